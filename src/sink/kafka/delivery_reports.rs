@@ -37,8 +37,9 @@ pub(super) struct Reports {
     has_id: AtomicBool,
     /// The number of callbacks.
     events: AtomicU64,
-    /// The number of delivered records.
+    /// The number of delivered records, and of the batches that they were in.
     delivered: AtomicU64,
+    batches: AtomicU64,
     /// What its last statistics say.
     measured: Mutex<Measured>,
     signals: Arc<Signals>,
@@ -89,6 +90,7 @@ impl Reports {
             has_id: AtomicBool::new(false),
             events: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
             measured: Mutex::default(),
             signals: Arc::clone(signals),
         }
@@ -135,6 +137,16 @@ impl Reports {
     /// How many records were delivered.
     pub(super) fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// Counts a batch of which every record was reported.
+    pub(super) fn note_batch(&self) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of delivered batches.
+    pub(super) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
     }
 
     /// Records the producer's statistics.

@@ -130,6 +130,11 @@ impl MetadataClient {
         Self::new(without_idempotence(config.clone()))
     }
 
+    /// Creates a client beside a running producer that never makes the brokers create a topic.
+    pub(super) fn to_measure(config: &ClientConfig) -> KafkaResult<Self> {
+        Self::new(without_topic_creation(without_idempotence(config.clone())))
+    }
+
     fn new(config: ClientConfig) -> KafkaResult<Self> {
         let callbacks = Callbacks::default();
         let observed = Arc::clone(&callbacks.0);

@@ -20,6 +20,7 @@ mod poll_interval;
 mod pool_size;
 mod producer;
 mod reload;
+mod round_trip;
 #[cfg(feature = "traces")]
 mod spans;
 #[cfg(not(feature = "traces"))]

@@ -45,8 +45,9 @@ use super::config::{
 use super::delivery_reports::Signals;
 use super::first_batch_gate::{Admission, Change, Counts, PartitionKey};
 use super::poll_interval::PollInterval;
-use super::pool_size::{PoolSize, PoolSizing};
+use super::pool_size::PoolSizing;
 use super::reload::Reload;
+use super::round_trip::RoundTripProbe;
 use super::spans::Spans;
 use super::topic_lookup::{self, Found, TopicLookup, Verdict};
 use super::{diagnostics, error};
@@ -77,6 +78,7 @@ pub struct KafkaSink {
     /// `None` only while they are being replaced, or after that failed.
     pool: Option<ProducerPool>,
     sizing: PoolSizing,
+    round_trip: RoundTripProbe,
     gate_since: Instant,
     counts: Arc<Counts>,
     topics: TopicLookup,
@@ -104,7 +106,7 @@ impl KafkaSink {
         let in_flight = requests_in_flight(&config.properties);
         let mut sizing = PoolSizing::new(config.max_producers, in_flight, now);
         if crash_points::is_armed("several_producers") {
-            sizing.applied(PoolSize { producers: config.max_producers, ..sizing.size() }, now);
+            sizing.applied(sizing.largest(), now);
         }
         let config = client_config(config);
         let (signals, counts) = (Arc::<Signals>::default(), Arc::<Counts>::default());
@@ -120,6 +122,7 @@ impl KafkaSink {
             batches: BatchSize::new(batch_bytes),
             pool: Some(pool),
             sizing,
+            round_trip: RoundTripProbe::default(),
             gate_since: now,
             counts,
             topics: TopicLookup::default(),
@@ -145,7 +148,7 @@ impl KafkaSink {
         }
     }
 
-    /// Has librdkafka call back what has come.
+    /// Has librdkafka call back.
     fn poll(&self) {
         let successor = self.successor.as_ref();
         let successor = successor.map(|successor| (&successor.pool, &successor.reports));
@@ -245,6 +248,9 @@ impl Outlet for KafkaSink {
         }
         if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
             self.check_topic(record.topic, record.partition)?;
+        }
+        if self.sizing.asks_for_round_trip() {
+            self.round_trip.begin(&self.config, record.topic);
         }
         self.send(record, partition_key, opaque)?;
         crash_points::point!("produced");

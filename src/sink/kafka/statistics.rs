@@ -26,9 +26,6 @@ struct Broker<'a> {
     #[serde(default = "unknown")]
     nodeid: i64,
     state: &'a str,
-    /// Requests sent since the producer was created.
-    #[serde(default)]
-    tx: u64,
     /// Microseconds from a request to its response, since the last statistics.
     #[serde(default)]
     rtt: Window,
@@ -38,6 +35,7 @@ struct Broker<'a> {
 #[serde(default)]
 struct Window {
     min: u64,
+    p50: u64,
     cnt: u64,
 }
 
@@ -60,6 +58,12 @@ struct Partitions(u32);
 struct Partition {
     #[serde(default)]
     unknown: bool,
+}
+
+impl From<&Window> for RoundTrips {
+    fn from(Window { min, p50, cnt }: &Window) -> Self {
+        Self { shortest: *min, median: *p50, count: *cnt }
+    }
 }
 
 fn unknown() -> i64 {
@@ -102,16 +106,22 @@ pub(crate) struct ConnectionState {
     pub(crate) has_id: bool,
 }
 
+/// The times from a request to its response, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RoundTrips {
+    pub(crate) shortest: u64,
+    pub(crate) median: u64,
+    /// The number of requests.
+    pub(crate) count: u64,
+}
+
 /// The measurements of one producer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Measured {
     /// Known brokers.
     pub(crate) brokers: u32,
-    /// Requests sent since the producer was created.
-    pub(crate) requests: u64,
-    /// For each broker: the shortest time from a request to its response in microseconds, and the
-    /// number of requests, since the last statistics.
-    pub(crate) round_trips: Vec<(u64, u64)>,
+    /// For each broker that has responded since the last statistics.
+    pub(crate) round_trips: Vec<RoundTrips>,
     /// The number of partitions of each topic that it has written to.
     pub(crate) partitions: HashMap<String, u32>,
 }
@@ -130,8 +140,7 @@ pub(crate) fn read(statistics: &[u8]) -> (ConnectionState, Measured) {
     let partitions = topics.into_iter().map(|(name, topic)| (name.to_owned(), topic.partitions.0));
     let measured = Measured {
         brokers: u32::try_from(known.count()).unwrap_or(u32::MAX),
-        requests: brokers.values().map(|broker| broker.tx).sum(),
-        round_trips: asked.map(|broker| (broker.rtt.min, broker.rtt.cnt)).collect(),
+        round_trips: asked.map(|broker| RoundTrips::from(&broker.rtt)).collect(),
         partitions: partitions.filter(|(_, count)| *count > 0).collect(),
     };
     (state, measured)
@@ -159,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_requests_and_partitions_are_read() {
+    fn round_trips_and_partitions_are_read() {
         let statistics = r#"{"brokers":{
-            "a:9092/1":{"nodeid":1,"state":"UP","tx":70,"rtt":{"min":512,"max":900,"cnt":60},
+            "a:9092/1":{"nodeid":1,"state":"UP","rtt":{"min":512,"max":900,"p50":700,"cnt":60},
              "int_latency":{"min":-9223368702336467143,"avg":-1,"cnt":90}},
-            "b:9092/2":{"nodeid":2,"state":"UP","tx":0,"rtt":{"min":0,"max":0,"cnt":0}},
-            "a:9092/bootstrap":{"nodeid":-1,"state":"UP","tx":3,"rtt":{"min":480,"max":9,"cnt":2}}},
+            "b:9092/2":{"nodeid":2,"state":"UP","rtt":{"min":0,"max":0,"cnt":0}},
+            "a:9092/bootstrap":{"nodeid":-1,"state":"UP","rtt":{"min":480,"max":9,"p50":8,"cnt":2}}},
           "topics":{"t":{"topic":"t","partitions":{"0":{"partition":0,"unknown":false},
             "1":{"partition":1,"unknown":false},"7":{"partition":7,"unknown":true},
             "-1":{"partition":-1,"unknown":false}}},
@@ -173,8 +182,10 @@ mod tests {
         measured.round_trips.sort_unstable();
         let expected = Measured {
             brokers: 2,
-            requests: 73,
-            round_trips: vec![(480, 2), (512, 60)],
+            round_trips: vec![
+                RoundTrips { shortest: 480, median: 8, count: 2 },
+                RoundTrips { shortest: 512, median: 700, count: 60 },
+            ],
             partitions: HashMap::from([("t".to_owned(), 2)]),
         };
         assert_eq!(measured, expected);

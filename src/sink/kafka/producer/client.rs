@@ -52,12 +52,16 @@ pub(super) fn drop_on_threads(producers: Vec<Producer>) -> oneshot::Receiver<()>
     receiver
 }
 
-/// Has librdkafka call back what has come for this producer; whether anything had.
+/// Has librdkafka call back for this producer; whether it did.
 pub(super) fn poll(producer: &Producer, reports: &Reports) -> bool {
     let called_back = || {
-        let before = reports.events();
+        let before = (reports.events(), reports.delivered());
+        // One event of librdkafka's, which reports a batch as one.
         producer.poll(Duration::ZERO);
-        reports.events() != before
+        if reports.delivered() != before.1 {
+            reports.note_batch();
+        }
+        reports.events() != before.0
     };
     (0..POLLS_MAX).take_while(|_| called_back()).count() > 0
 }

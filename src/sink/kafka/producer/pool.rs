@@ -57,7 +57,7 @@ impl ProducerPool {
         Ok((pool, PoolReports::new(reports)))
     }
 
-    /// Has librdkafka call back what has come; whether anything had.
+    /// Has librdkafka call back; whether it did.
     pub(super) fn poll(&self, reports: &PoolReports) -> bool {
         let pairs = self.producers.iter().zip(reports.iter());
         pairs.fold(false, |any, (producer, reports)| client::poll(producer, reports) || any)

@@ -106,16 +106,19 @@ impl PoolReports {
     /// acknowledgements took together.
     pub(super) fn load(&self, partitions: u32, ack_time: Duration) -> Load {
         let mut load = Load { partitions, ack_time, ..Load::default() };
-        let mut round_trip = Mean::default();
+        let (mut shortest, mut median) = (Mean::default(), Mean::default());
         for one in &self.each {
             one.with_measured(|measured| {
                 load.brokers = load.brokers.max(measured.brokers);
-                load.requests += measured.requests;
-                measured.round_trips.iter().for_each(|one| round_trip.add(*one));
+                for one in &measured.round_trips {
+                    shortest.add(one.shortest, one.count);
+                    median.add(one.median, one.count);
+                }
             });
+            load.requests += one.batches();
             load.delivered += one.delivered();
         }
-        load.round_trip = round_trip.get();
+        load.round_trip = shortest.get().zip(median.get());
         load
     }
 
@@ -142,7 +145,7 @@ struct Mean {
 }
 
 impl Mean {
-    fn add(&mut self, (micros, weight): (u64, u64)) {
+    fn add(&mut self, micros: u64, weight: u64) {
         self.sum = self.sum.saturating_add(micros.saturating_mul(weight));
         self.weight = self.weight.saturating_add(weight);
     }
@@ -155,7 +158,7 @@ impl Mean {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::kafka::statistics::{ConnectionState, Measured};
+    use crate::sink::kafka::statistics::{ConnectionState, Measured, RoundTrips};
 
     const AWAY: ConnectionState = ConnectionState { is_connected: false, has_id: false };
     const THERE: ConnectionState = ConnectionState { is_connected: true, has_id: true };
@@ -206,21 +209,21 @@ mod tests {
         let pool = pool();
         let measured = |partitions: &[(&str, u32)], micros| Measured {
             brokers: 3,
-            requests: 10,
-            round_trips: vec![(micros, 4)],
+            round_trips: vec![RoundTrips { shortest: micros, median: 2 * micros, count: 4 }],
             partitions: partitions.iter().map(|(name, count)| ((*name).into(), *count)).collect(),
         };
         pool.each[0].update_statistics((THERE, measured(&[("t", 4), ("u", 1)], 1000)));
         pool.each[1].update_statistics((THERE, measured(&[("t", 3)], 3000)));
         let expected = HashMap::from([("t".to_owned(), 3), ("u".to_owned(), 1)]);
         assert_eq!(pool.partitions(), expected);
+        pool.each.iter().for_each(|one| one.note_batch());
         let load = pool.load(5, Duration::from_secs(7));
         let expected = Load {
-            round_trip: Some(Duration::from_millis(2)),
+            round_trip: Some((Duration::from_millis(2), Duration::from_millis(4))),
             ack_time: Duration::from_secs(7),
             brokers: 3,
             partitions: 5,
-            requests: 20,
+            requests: 2,
             delivered: 0,
         };
         assert_eq!(load, expected);

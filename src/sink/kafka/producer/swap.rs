@@ -234,6 +234,10 @@ impl KafkaSink {
     /// Makes as many producers as the measured load asks for, where those are not as many as there
     /// are: they take the others' place as those with other properties would.
     fn resize(&mut self, now: Instant) {
+        if let Some(round_trip) = self.round_trip.take() {
+            tracing::debug!(?round_trip, "measured the round trip to the brokers");
+            self.sizing.note_round_trip(round_trip);
+        }
         if !self.sizing.is_due(now) || self.successor.is_some() || self.reload.is_unhealthy() {
             return;
         }
@@ -270,6 +274,9 @@ impl KafkaSink {
     pub(super) fn make_replacement(&mut self) -> Result<(), SinkError> {
         let now = Instant::now();
         self.sizing.replay(now);
+        if self.sizing.asks_for_round_trip() {
+            self.round_trip.begin_again();
+        }
         self.reload_properties(false, now);
         if self.successor.as_ref().is_some_and(|successor| successor.purpose == Purpose::Size) {
             self.end_successor();
