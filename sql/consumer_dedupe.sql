@@ -78,7 +78,7 @@ CREATE INDEX IF NOT EXISTS processed_events_processed_at ON public.processed_eve
 --   SELECT public.prune_processed_events(interval '30 days', 10000);
 --
 -- Give both arguments with these types: then no other function of that name fits as well.
--- Keep ids for longer than an event may come again: see docs/consumers.md.
+-- Keep ids for longer than an event may arrive again: see docs/consumers.md.
 CREATE OR REPLACE FUNCTION public.prune_processed_events(keep interval, at_most integer DEFAULT 10000)
 RETURNS bigint
 LANGUAGE sql

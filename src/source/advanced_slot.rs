@@ -72,9 +72,9 @@ pub(super) async fn check_other_instances(
     // A stop in the meantime must not leave the slot to an instance that is unaware of this.
     let error = advanced_error(slot, resume, accounted, seen.confirmed);
     config.open_state.begin_advanced_slot(client, error);
-    let judged = await_delivered_walpost(client, slot, resume, (accounted, seen)).await;
+    let facts = await_delivered_walpost(client, slot, resume, (accounted, seen)).await;
     config.open_state.end_advanced_slot();
-    Ok((judged?, is_locked))
+    Ok((facts?, is_locked))
 }
 
 /// If this instance has delivered everything before `confirmed`, the slot's position, takes the
@@ -89,8 +89,10 @@ async fn announce_delivered(
         Resume::At { confirmed: ours, .. } if confirmed <= *ours => {}
         Resume::At { .. } | Resume::AtSlot { .. } => return Ok(()),
     }
-    let said = try_lock_shared(client, LockClass::Delivered, slot).await;
-    said.map(drop).map_err(|error| SourceError::query("vouching for the slot's position", &error))
+    let locked = try_lock_shared(client, LockClass::Delivered, slot).await;
+    locked
+        .map(drop)
+        .map_err(|error| SourceError::query("announcing that everything is delivered", &error))
 }
 
 /// Waits until another instance announces that it has delivered everything, until one holds the
@@ -119,7 +121,7 @@ async fn await_delivered_walpost(
             tracing::warn!(
                 slot,
                 confirmed = %accounted,
-                stands = %seen.confirmed,
+                confirmed_flush_lsn = %seen.confirmed,
                 "another client advanced the slot; waiting to see whether it is a walpost"
             );
         }
@@ -128,7 +130,7 @@ async fn await_delivered_walpost(
 }
 
 async fn delivered_walpost(client: &Client, slot: &str) -> Result<Option<i32>, SourceError> {
-    let failed = |error| SourceError::query("asking who vouches for the slot's position", &error);
+    let failed = |error| SourceError::query("querying which instance delivered everything", &error);
     let query = DELIVERED_WALPOST.replace("{lock}", &LockClass::Delivered.condition("$1"));
     let parameters: [(&(dyn ToSql + Sync), Type); 2] =
         [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];

@@ -69,7 +69,7 @@ pub(super) fn lock_for_check(slot: &str) -> String {
 /// Releases the lock of the check: this instance is active from now on.
 pub(super) async fn end_check(client: &Client, slot: &str) -> Result<(), SourceError> {
     let ended = advisory_lock::unlock_shared(client, LockClass::HaltCheck, slot).await;
-    ended.map_err(|error| SourceError::query("beginning to work", &error))
+    ended.map_err(|error| SourceError::query("releasing the lock of the halt check", &error))
 }
 
 /// Announces to standby instances that this one halts, until they have seen it, but for a minute at
@@ -81,7 +81,7 @@ pub(super) async fn announce(client: &Client, slot: &str) {
             tracing::warn!(%error, "cannot announce this halt to standby instances");
         }
         Err(_) => tracing::warn!(
-            "a standby instance did not look in time, or PostgreSQL says nothing: it may not see \
+            "a standby instance did not look in time, or PostgreSQL does not answer: it may not see \
              that this one halts"
         ),
     }
@@ -128,7 +128,7 @@ fn warn(slot: &str, holder: Option<&Row>) {
 
 /// The server processes of the checking sessions.
 async fn checking_sessions(client: &Client, slot: &str) -> Result<Vec<i32>, SourceError> {
-    let failed = |error| SourceError::query("asking who waits for the slot", &error);
+    let failed = |error| SourceError::query("querying the standby sessions", &error);
     let query = CHECKING_SESSIONS
         .replace("{check}", &LockClass::HaltCheck.condition("$1"))
         .replace("{halt}", &LockClass::Halt.condition("$1"));

@@ -159,10 +159,10 @@ impl Catalogs {
         config: &SourceConfig,
     ) -> Result<Self, SourceError> {
         let schemas = if version >= 150_000 { SCHEMAS } else { "" };
-        let statement = client
-            .prepare(&READ_FINGERPRINT.replace("{schemas}", schemas))
-            .await
-            .map_err(|error| SourceError::query("preparing to watch the publication", &error))?;
+        let statement =
+            client.prepare(&READ_FINGERPRINT.replace("{schemas}", schemas)).await.map_err(
+                |error| SourceError::query("preparing the query of the publication", &error),
+            )?;
         Ok(Self { client, statement, version, config: config.clone() })
     }
 
@@ -181,7 +181,7 @@ impl Catalogs {
         let SourceConfig { publication, slot, tables, .. } = &self.config;
         let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
-        let failed = |error| SourceError::query("looking at the publication", &error);
+        let failed = |error| SourceError::query("querying the publication", &error);
         let row = self
             .client
             .query_one(&self.statement, &[publication, &schemas, &names, slot])

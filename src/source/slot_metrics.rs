@@ -113,7 +113,7 @@ pub(crate) async fn read_slot_metrics(
     client: &Client,
     slot: &str,
 ) -> Result<Option<(SlotMetrics, bool)>, SourceError> {
-    const WHAT: &str = "reading the slot's figures";
+    const WHAT: &str = "querying the slot's metrics";
     let failed = |error| SourceError::query(WHAT, &error);
     let parameters: [&(dyn ToSql + Sync); 1] = [&slot];
     let answer = timeout(ANSWER_LIMIT, client.query_opt(FIGURES, &parameters)).await;

@@ -35,7 +35,7 @@ async fn unsupported_mechanism_or_property_is_reported() {
         fixture.property("sasl.username", "relay");
         fixture.property("sasl.password", "right");
     };
-    // What the broker says of that mechanism is another finding.
+    // Another finding covers the broker's view of that mechanism.
     let words = ["PLAIN", "SCRAM-SHA-256"];
     fixture.finding_with_advice("error", "sasl_mechanism", &words, follow).await;
     fixture.property("linger.mss", "5");
@@ -46,7 +46,7 @@ async fn unsupported_mechanism_or_property_is_reported() {
     fixture.finding_with_advice("error", "kafka_property", &["-X"], follow).await;
 }
 
-/// Of a user `relay`, for more than two centuries, signed by nobody.
+/// A self-signed certificate of a user `relay`, valid for more than two centuries.
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJyZWxheSIsImV4cCI6OTk5OTk5OTk5OX0.c2lnbmVk";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,6 +62,6 @@ async fn missing_token_location_is_reported() {
     let follow = async |fixture: &mut Fixture, _: &str| {
         fixture.property("sasl.oauthbearer.config", &format!("file={}", file.path().display()));
     };
-    // What the broker says of it is another finding.
+    // Another finding covers the broker's view of it.
     fixture.finding_with_advice("error", "sasl_token", &["[kafka.properties]"], follow).await;
 }

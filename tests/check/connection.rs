@@ -7,7 +7,7 @@ use crate::fixture::{Fixture, sound, succeed};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn correct_setup_has_no_warnings_and_no_errors() {
     let mut fixture = Fixture::new().await;
-    // The role that init makes is enough.
+    // The role that `init` creates has enough privileges.
     fixture.log_in_as("walpost");
     fixture.check().await.is_clean();
 }
@@ -41,7 +41,7 @@ async fn missing_pg_hba_entry_is_reported() {
     fixture.log_in_as("walpost:secret");
     let plain = fixture.source.clone();
     fixture.source.push_str("?sslmode=disable");
-    // Never one that lets a password through in clear.
+    // Never a method that sends the password in clear text.
     let follow = async |fixture: &mut Fixture, advice: &str| {
         let line = advice.split('`').nth(1).expect("the line stands in backticks");
         assert!(line.starts_with("hostssl "), "{line}");
@@ -64,7 +64,7 @@ async fn wrong_password_is_reported() {
     fixture
         .finding_with_advice("error", "authentication", &["PGPASSWORD", "\\password"], follow)
         .await;
-    // None at all is as wrong.
+    // A missing line is as wrong.
     fixture.log_in_as("walpost");
     fixture.check().await.finding("error", "authentication");
 }
@@ -88,7 +88,7 @@ async fn missing_role_or_privilege_is_reported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn managed_service_grant_statement_is_printed() {
-    // Known by its role; what that role may do is the service's own.
+    // Recognised by its role; the service defines the role's privileges.
     let mut fixture = Fixture::on(sound(Major::V15)).await;
     fixture.execute("CREATE ROLE rds_superuser; CREATE ROLE plain LOGIN").await;
     fixture.log_in_as("plain");
@@ -108,15 +108,15 @@ async fn missing_database_is_reported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_pooler_is_reported() {
-    // One that refuses a session's options refuses the ordinary connection too.
+    // A pooler that rejects a session's options also rejects the ordinary connection.
     let pooler_finding = pooler("").await;
     assert!(pooler_finding["what"].to_string().contains("startup parameter"), "{pooler_finding:#}");
-    // One that drops them lets it through.
+    // A pooler that drops them lets the connection through.
     let pooler_finding = pooler("ignore_startup_parameters = options\n").await;
     assert!(pooler_finding["what"].to_string().contains("replication"), "{pooler_finding:#}");
 }
 
-/// The finding with a pooler of these settings in between, which is gone without it.
+/// The finding with a pooler of these settings in between; without the pooler it disappears.
 async fn pooler(settings: &str) -> serde_json::Value {
     let mut fixture = Fixture::new().await;
     let pooler = Pooler::start(fixture.postgres.port(), settings);
@@ -130,7 +130,7 @@ async fn pooler(settings: &str) -> serde_json::Value {
     report.finding("error", "connection_pooler").clone()
 }
 
-/// A `pgbouncer` in front of a server, gone with this.
+/// A `pgbouncer` in front of a server, stopped on drop.
 struct Pooler {
     port: u16,
     child: std::process::Child,
@@ -152,7 +152,7 @@ impl Pooler {
             directory.path().join("log").display()
         );
         std::fs::write(&file, text).expect("written");
-        // It does not run as root.
+        // It refuses to run as root.
         let mut chown = std::process::Command::new("chown");
         chown.args(["-R", "postgres"]).arg(directory.path());
         succeed(chown, "");
@@ -176,7 +176,7 @@ impl Drop for Pooler {
     }
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()

@@ -13,7 +13,7 @@ fn free() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// `walpost run` on the fixture, to its end or for good.
+/// `walpost run` on the fixture: until it exits, or until it is ended.
 fn run(fixture: &Fixture) -> Walpost {
     Walpost::builder(program())
         .args(["run", "--source", &fixture.source, "--bootstrap-servers", &fixture.bootstrap])
@@ -30,7 +30,7 @@ async fn listen_address_used_by_another_program_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let taken = listener.local_addr().expect("an address").to_string();
     fixture.option(LISTEN, &taken);
-    // It hangs up on everybody.
+    // It closes every connection.
     let other = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
     assert_eq!(ended(&run(&fixture)).await.0, Some(78), "`run` would not start");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option(LISTEN, &free());
@@ -47,7 +47,7 @@ async fn listen_address_used_by_another_walpost_is_reported() {
     fixture.option(LISTEN, &free());
     let walpost = run(&fixture);
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
-    // The one that is to be upgraded.
+    // The running walpost that is to be upgraded.
     let report = fixture.check().await;
     let what = report.finding("ok", "admin_listen")["what"].to_string();
     assert!(what.contains("the walpost of this slot") && what.contains("127.0.0.1"), "{what}");
@@ -68,7 +68,7 @@ async fn listen_address_used_by_another_walpost_is_reported() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listen_address_not_on_this_machine_is_reported() {
     let mut fixture = Fixture::new().await;
-    // Of TEST-NET-1 (RFC 5737), which nobody has.
+    // TEST-NET-1 (RFC 5737): an address of no machine.
     fixture.option(LISTEN, "192.0.2.1:9641");
     assert_eq!(ended(&run(&fixture)).await.0, Some(78), "`run` would not start");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option(LISTEN, &free());
@@ -89,7 +89,7 @@ async fn invalid_trace_exporter_settings_are_reported() {
     let report = fixture.finding_with_advice("error", "traces", &["OTEL_*"], follow).await;
     let what = report.finding("error", "traces")["what"].to_string();
     assert!(what.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{what}");
-    // Nothing is sent, so that nobody has to be there.
+    // `check` sends nothing, so no collector is needed.
     let report = fixture.check_with(&["--offline"]).await;
     report.finding("ok", "traces");
 }

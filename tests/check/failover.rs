@@ -11,16 +11,16 @@ async fn slot_without_failover_is_reported() {
     let fixture = Fixture::on(sound(Major::V17)).await;
     fixture.check().await.is_clean();
     fixture.execute("SELECT pg_create_physical_replication_slot('standby1')").await;
-    // It keeps its position.
+    // The slot keeps its position.
     let position =
         "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walpost'";
     let before = fixture.postgres.query_text(position).await;
     fixture.finding_is_fixed("warning", "slot_failover").await;
     assert_eq!(fixture.postgres.query_text(position).await, before);
-    // And events are not to be ahead of the standby.
+    // Events must not be published before the standby has them.
     let report = fixture.finding_is_fixed("warning", "synchronized_standby_slots").await;
     report.finding("ok", "slot_failover");
-    // Nobody uses that standby's slot: everything would wait for it.
+    // No standby uses that slot: all delivery would wait for it.
     fixture.finding_is_fixed("warning", "synchronized_standby_slots_inactive").await;
     fixture.psql("ALTER SYSTEM SET synchronized_standby_slots = 'gone'; SELECT pg_reload_conf();");
     fixture.finding_is_fixed("error", "synchronized_standby_slots_missing").await;
@@ -36,7 +36,7 @@ async fn unreadable_standby_slots_are_reported() {
     let finding = report.finding("skipped", "slot_failover");
     assert!(finding["what"].as_str().is_some_and(|it| it.contains("role walpost")), "{finding}");
     fixture.psql(finding["fix"].as_str().expect("SQL"));
-    // What it may see now is that there is one.
+    // With these privileges it sees only that there is one.
     fixture.finding_is_fixed("warning", "slot_failover").await;
 }
 
@@ -59,7 +59,7 @@ async fn standby(fixture: &Fixture) -> TcpStream {
     stream
 }
 
-/// Reads messages up to one of this kind.
+/// Reads messages until one of this kind.
 async fn until(stream: &mut TcpStream, wanted: u8) {
     loop {
         let kind = stream.read_u8().await.expect("a message");

@@ -19,7 +19,7 @@ pub struct Fixture {
     pub bootstrap: String,
     /// The brokers' address for administration.
     pub administrator: String,
-    /// Further options of each command.
+    /// Options for each command.
     pub options: Vec<String>,
     /// What `walpost check` has in its environment.
     pub environment: Vec<(String, String)>,
@@ -60,14 +60,14 @@ async fn shared() -> &'static Postgres {
 }
 
 impl Fixture {
-    /// A new database on the server that all share, after `walpost init --apply`.
+    /// A new database on the shared server, after `walpost init --apply`.
     pub async fn new() -> Self {
         let fixture = Self::empty().await;
         fixture.init().await;
         fixture
     }
 
-    /// A new database on that server with nothing in it.
+    /// A new, empty database on the shared server.
     pub async fn empty() -> Self {
         static DATABASES: AtomicUsize = AtomicUsize::new(0);
         let number = DATABASES.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Fixture {
         let database = format!("shop{number}");
         postgres.execute(&format!("CREATE DATABASE {database}")).await;
         let mut fixture = Self::of(Server::Shared(postgres), &database).await;
-        // Slots are the server's, and of one name each.
+        // Slots belong to the server, so each needs a name of its own.
         fixture.option("--slot", &format!("walpost_{database}"));
         fixture
     }
@@ -102,12 +102,12 @@ impl Fixture {
             administrator: bootstrap.clone(),
             bootstrap,
             options: Vec::new(),
-            // What rows choose is not limited, and on purpose.
+            // Rows may choose any topic, intentionally.
             environment: vec![("WALPOST_RECORD_TOPICS_ALLOWED".to_owned(), "*".to_owned())],
         }
     }
 
-    /// An option of each command; a later one wins over one of the same name.
+    /// Adds an option to each command; a later one overrides an earlier one of the same name.
     pub fn option(&mut self, name: &str, value: &str) {
         if let Some(at) = self.options.iter().position(|option| option == name) {
             value.clone_into(&mut self.options[at + 1]);
@@ -116,7 +116,7 @@ impl Fixture {
         }
     }
 
-    /// One of librdkafka's properties, in place of another value that it had.
+    /// Sets one of librdkafka's properties, replacing its value.
     pub fn property(&mut self, name: &str, value: &str) {
         let property = format!("{name}={value}");
         let is_it = |option: &String| option.starts_with(&format!("{name}="));
@@ -150,13 +150,13 @@ impl Fixture {
         self.walpost(&["init", "--apply"]).await;
     }
 
-    /// Runs a command as the superuser, to its good end.
+    /// Runs a command as the superuser; it must succeed.
     pub async fn walpost(&self, command: &[&str]) {
         let source =
             format!("postgres://postgres@127.0.0.1:{}/{}", self.postgres.port(), self.database);
         let mut words = self.options.clone();
         words.extend(command[1..].iter().map(|&word| word.to_owned()));
-        // What the command says itself wins.
+        // The command's own environment takes precedence.
         let is_twice = |words: &[String], at: usize| {
             words[at].starts_with("--") && words[at + 1..].contains(&words[at])
         };
@@ -169,7 +169,7 @@ impl Fixture {
         assert_eq!(code, Some(0), "{command:?}: {said}");
     }
 
-    /// What `walpost check` says now.
+    /// The report of `walpost check`.
     pub async fn check(&self) -> Report {
         self.check_with(&[]).await
     }
@@ -229,7 +229,7 @@ impl Fixture {
         report
     }
 
-    /// Gives statements to psql, as the superuser does who pastes them.
+    /// Runs statements in psql, as a superuser who pastes them.
     pub fn psql(&self, sql: &str) {
         let mut command = Command::new("psql");
         command.args(["-X", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", &self.database]);
@@ -244,7 +244,7 @@ impl Fixture {
         match words.split_first() {
             Some((&"walpost", rest)) => self.walpost(rest).await,
             Some((script, rest)) if script.starts_with("kafka-") => {
-                // The user of a report is not who may change anything.
+                // The user of the report has no privilege to change anything.
                 let rest = rest.iter().map(|&word| {
                     if word == self.bootstrap {
                         &self.administrator
@@ -282,7 +282,7 @@ async fn kafka_tool<'a>(script: &str, arguments: impl Iterator<Item = &'a str>) 
     succeed(command, "");
 }
 
-/// Runs it with that on its standard input.
+/// Runs it with that text on its standard input.
 pub fn succeed(mut command: Command, input: &str) -> Output {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -301,7 +301,7 @@ pub fn succeed(mut command: Command, input: &str) -> Output {
 pub struct Report(Vec<Value>);
 
 impl Report {
-    /// The finding of this level, which says what and why.
+    /// The finding of this level for this check, with what it reports.
     #[track_caller]
     pub fn finding(&self, level: &str, code: &str) -> &Value {
         let found = self.0.iter().find(|finding| finding["code"] == code);
@@ -317,14 +317,14 @@ impl Report {
         found
     }
 
-    /// That was not looked at.
+    /// The check was not made.
     #[track_caller]
     pub fn skipped(&self, code: &str) {
         let found = self.0.iter().any(|one| one["code"] == code && one["level"] == "skipped");
         assert!(found, "{:#}", Value::from(self.0.clone()));
     }
 
-    /// Nothing of that name is amiss.
+    /// The check has no finding.
     #[track_caller]
     pub fn has_no(&self, code: &str) {
         let found = self.0.iter().find(|one| one["code"] == code && one["level"] != "ok");

@@ -5,7 +5,7 @@ use walpost_bed::{Major, Walpost, eventually};
 
 use crate::fixture::{Fixture, sound};
 
-/// Runs it as this user; how it ends, and all that it says.
+/// Runs it as this user; returns its exit status and its output.
 async fn init_as(fixture: &Fixture, user: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let source = format!("postgres://{user}@127.0.0.1:{}/postgres", fixture.postgres.port());
     let init = Walpost::builder(program()).args(["init", "--apply", "--source", &source]);
@@ -72,7 +72,7 @@ async fn init_reports_missing_privileges_without_granting_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn init_prints_the_managed_services_grant_statement() {
-    // Known by its role; what that role may do is the service's own.
+    // Recognised by its role; the service defines the role's privileges.
     let fixture = Fixture::bare(sound(Major::V15)).await;
     fixture
         .execute(
@@ -90,7 +90,7 @@ async fn init_prints_the_managed_services_grant_statement() {
     {
         assert!(said.contains(words), "{words} in {said}");
     }
-    // The rest of it, but for the slot, which takes the right too.
+    // All the rest but the slot, which also needs the privilege.
     let (code, said) = init_as(&fixture, "administrator", &["--no-role"]).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("publication walpost: created"), "{said}");

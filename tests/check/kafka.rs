@@ -14,23 +14,23 @@ struct Guarded {
     kafka: Kafka,
 }
 
-/// To one test at a time, since they change its certificate and its rights.
+/// Used by one test at a time, since tests change its certificate and ACLs.
 async fn guarded() -> MutexGuard<'static, Guarded> {
     static SHARED: OnceCell<Mutex<Guarded>> = OnceCell::const_new();
     let start = async || {
         let authority = CertificateAuthority::new();
         let builder = Kafka::builder().guarded().tls(&authority).user("relay", "right");
         let builder = builder.property("auto.create.topics.enable", "false");
-        // A certificate may come with other names than the one before.
+        // A new certificate may have other names than the previous one.
         let builder = builder.property("ssl.allow.san.changes", "true");
-        // One more listener, which sends clients where nobody is.
+        // One more listener, which advertises an address without a broker.
         let builder = builder.behind(1);
         Mutex::new(Guarded { kafka: builder.start().await, authority })
     };
     SHARED.get_or_init(start).await.lock().await
 }
 
-/// A fixture with that broker, by its listener with TLS and passwords.
+/// A fixture with that broker, on its listener with TLS and passwords.
 async fn fixture(guarded: &Guarded) -> Fixture {
     let mut fixture = Fixture::new().await;
     fixture.bootstrap = guarded.kafka.secure_bootstrap();
@@ -75,7 +75,7 @@ async fn wrong_credentials_or_mechanism_are_reported() {
         fixture.finding_with_advice("error", "kafka_credentials", &["sasl.password"], follow).await;
     let what = report.finding("error", "kafka_credentials")["what"].to_string();
     assert!(!what.contains("mistaken"), "{what}");
-    // The broker offers 512 alone.
+    // The broker offers only SCRAM-SHA-512.
     fixture.property("sasl.mechanisms", "SCRAM-SHA-256");
     let follow =
         async |fixture: &mut Fixture, _: &str| fixture.property("sasl.mechanisms", "PLAIN");
@@ -99,7 +99,7 @@ async fn untrusted_broker_certificate_is_reported() {
     let follow = async |fixture: &mut Fixture, _: &str| fixture.property("ssl.ca.location", &roots);
     fixture.finding_with_advice("error", "kafka_certificate", &["ssl.ca.location"], follow).await;
 
-    // A listener that wants a certificate of the client.
+    // A listener that requires a client certificate.
     let secure = std::mem::replace(&mut fixture.bootstrap, kafka.mutual_bootstrap());
     fixture.property("security.protocol", "SSL");
     let follow = async |fixture: &mut Fixture, _: &str| {
@@ -129,23 +129,23 @@ async fn untrusted_broker_certificate_is_reported() {
 async fn missing_write_acl_is_reported() {
     let guarded = guarded().await;
     let mut fixture = fixture(&guarded).await;
-    // Where rows name the topic, there is none to ask for.
+    // If rows name the topic, there is no topic to query.
     fixture.option("--topic", "shop.{aggregate_type}");
     let report = fixture.check().await;
     let fix = report.finding("error", "kafka_write")["fix"].to_string();
     assert!(fix.contains("--topic shop. --resource-pattern-type prefixed"), "{fix}");
-    // One that walpost's user may not even see.
+    // A topic that walpost's user may not describe.
     guarded.kafka.create_topic("shop.order", 1).await;
     fixture.option("--topic", "shop.order");
     let report = fixture.finding_is_fixed("error", "topic_unauthorized").await;
     report.finding("error", "kafka_write");
-    // That gave it the right to write, too, and so an id for its producer.
+    // That also granted it WRITE, and so a producer id.
     let report = fixture.check().await;
     report.finding("ok", "kafka_write");
     report.finding("ok", "topic");
     guarded.kafka.disallow("relay", &["Write"], "shop.order").await;
     fixture.finding_is_fixed("error", "kafka_write").await;
-    // Where brokers make no topics by themselves, a missing one stops delivery.
+    // If brokers do not create topics, a missing one stops delivery.
     guarded.kafka.allow("relay", &["Describe"], "shop.gone").await;
     fixture.option("--topic", "shop.gone");
     fixture.property("allow.auto.create.topics", "true");

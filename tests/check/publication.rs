@@ -13,7 +13,7 @@ async fn missing_publication_with_an_existing_slot_is_reported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn publication_newer_than_the_slots_position_is_reported() {
-    // A server of its own: another slot that is far behind looks the same.
+    // A server of its own: another slot far behind would look the same.
     let mut fixture = Fixture::on(sound(Major::V15)).await;
     fixture.execute("DROP PUBLICATION walpost").await;
     fixture.execute("INSERT INTO outbox VALUES (gen_random_uuid(), 'a', 'b', 'c')").await;
@@ -80,7 +80,7 @@ async fn row_filters_and_column_lists_are_reported() {
     fixture.finding_is_fixed("warning", "publication_row_filter").await;
     fixture.execute(&relist("(id, aggregate_type, aggregate_id)")).await;
     let report = fixture.finding_is_fixed("error", "column_left_out").await;
-    // The first that is not in the list.
+    // The first column that is not in the list.
     let what = report.finding("error", "column_left_out")["what"].to_string();
     assert!(what.contains("event_type"), "{what}");
 }
@@ -100,7 +100,7 @@ async fn publication_of_schema_or_all_tables_is_reported() {
         assert!(why.contains("can halt `run` (exit code 4)"), "{why}");
     };
     halts(&fixture.finding_is_fixed("warning", "publication_schema").await, "publication_schema");
-    // A table that is listed does not keep others from being published.
+    // A listed table does not keep others from being published.
     fixture.execute("ALTER PUBLICATION walpost ADD TABLES IN SCHEMA \"Others\"").await;
     fixture.finding_is_fixed("warning", "publication_schema").await;
     fixture.execute("DROP PUBLICATION walpost; CREATE PUBLICATION walpost FOR ALL TABLES").await;

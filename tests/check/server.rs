@@ -10,7 +10,7 @@ async fn wrong_wal_level_is_reported() {
     let report = fixture.check().await;
     let finding = report.finding("error", "wal_level");
     assert!(finding["what"].as_str().expect("text").contains("replica"), "{finding}");
-    // The file that ALTER SYSTEM writes wins over postgresql.conf.
+    // The file that ALTER SYSTEM writes takes precedence over postgresql.conf.
     fixture.psql(finding["fix"].as_str().expect("SQL"));
     fixture.postgres.restart(Stop::Fast).await;
     fixture.check().await.has_no("wal_level");
@@ -20,7 +20,7 @@ async fn wrong_wal_level_is_reported() {
 async fn exhausted_slots_and_walsenders_are_reported() {
     let builder = sound(Major::V15).setting("max_replication_slots", "1");
     let mut fixture = Fixture::on(builder.setting("max_wal_senders", "0")).await;
-    // The one slot is ours, and there is none for a second.
+    // The only slot is ours; a second one cannot be created.
     let report = fixture.check().await;
     report.finding("warning", "max_replication_slots");
     let finding = report.finding("error", "max_wal_senders");
@@ -67,7 +67,7 @@ async fn walpost_in_synchronous_standby_names_is_reported() {
     fixture
         .finding_with_advice("warning", "synchronous_standby_names", &["real standbys"], follow)
         .await;
-    // Another name is another standby, also where the connection string has it.
+    // Another name is another standby, also if the connection string sets it.
     fixture.psql("ALTER SYSTEM SET synchronous_standby_names = 'relay'; SELECT pg_reload_conf();");
     fixture.source.push_str("?application_name=relay");
     let report = fixture.check().await;

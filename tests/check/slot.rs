@@ -73,7 +73,7 @@ async fn long_slot_name_in_use_is_reported() {
     another_name(&mut fixture, "slot_physical").await;
 }
 
-/// The command makes a slot of another name, and with the setting that it names all is in order.
+/// The command creates a slot of another name; with the setting that it names, no finding is left.
 async fn another_name(fixture: &mut Fixture, code: &str) {
     let report = fixture.check().await;
     let finding = report.finding("error", code);
@@ -90,7 +90,7 @@ async fn another_name(fixture: &mut Fixture, code: &str) {
 async fn slot_under_construction_is_reported() {
     let mut fixture = Fixture::on(sound(Major::V15)).await;
     fixture.execute("SELECT pg_drop_replication_slot('walpost')").await;
-    // A new slot waits for the end of every transaction that has begun to write.
+    // Creating a slot waits for the end of every transaction that has begun to write.
     let writer = fixture.postgres.client().await;
     writer.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.expect("it begins");
     let maker = fixture.postgres.client().await;
@@ -133,7 +133,7 @@ async fn slot_in_use_by_another_client_is_reported() {
     assert!(what.contains("pg_recvlogical"), "{what}");
 }
 
-/// Log of that many segments.
+/// Writes that many segments of WAL.
 async fn write_log(fixture: &Fixture, segments: u32) {
     for _ in 0..segments {
         fixture.execute("CREATE TABLE filler (); DROP TABLE filler; SELECT pg_switch_wal()").await;
@@ -144,7 +144,7 @@ async fn write_log(fixture: &Fixture, segments: u32) {
 async fn unreserved_and_lost_slots_are_reported() {
     let builder = Postgres::builder(Major::V15)
         .setting("max_slot_wal_keep_size", "32MB")
-        // No checkpoint by itself: one loses the slot.
+        // No automatic checkpoint: a checkpoint would invalidate the slot.
         .setting("max_wal_size", "10GB")
         .setting("checkpoint_timeout", "1d");
     let fixture = Fixture::on(builder).await;

@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL that proves nothing, or is not available.
+//! TLS to PostgreSQL that authenticates no server, or is not available.
 
 use std::time::{Duration, SystemTime};
 
@@ -72,7 +72,7 @@ async fn wrong_host_or_expired_certificate_is_reported() {
     fixture.check().await.is_clean();
 }
 
-/// The certificate of an authority that signs nothing here.
+/// The certificate of an authority that signed no certificate here.
 pub fn other_authority() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/connection/testdata/other-ca.pem").to_owned()
 }

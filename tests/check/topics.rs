@@ -12,10 +12,10 @@ async fn missing_or_too_small_topic_is_reported() {
     let topic = format!("check.{}", fixture.database);
     fixture.option("--topic", &topic);
     fixture.check().await.finding("error", "topic_missing");
-    // Only where both sides say so do brokers make it.
+    // Brokers create the topic only if both client and broker allow it.
     fixture.property("allow.auto.create.topics", "true");
     fixture.check().await.finding("warning", "topic_missing");
-    // To look for it is not to make it, although the brokers would.
+    // `check` does not create the topic, although the brokers would.
     assert_eq!(administration.partitions(&topic).await, Ok(Vec::new()));
     fixture.finding_is_fixed("warning", "topic_missing").await;
     assert_eq!(administration.partitions(&topic).await.map(|all| all.len()), Ok(6));
@@ -45,7 +45,7 @@ async fn missing_or_short_lived_dead_letter_topic_is_reported() {
     fixture.finding_is_fixed("error", "topic_missing").await;
     administration.set(&topic, "cleanup.policy", "compact").await;
     fixture.finding_is_fixed("warning", "topic_compacted").await;
-    // Its limit matters where letters of what is too large go there.
+    // Its limit matters only if events that are too large are dead-lettered.
     administration.set(&topic, "max.message.bytes", "5000").await;
     fixture.check().await.has_no("topic_max_message_bytes");
     write("too_large");
@@ -63,7 +63,7 @@ async fn unrestricted_topic_template_is_reported() {
     fixture
         .finding_with_advice("warning", "topics_not_limited", &["record.topics_allowed"], follow)
         .await;
-    // One topic for all is no row's choice.
+    // A template without fields: rows do not choose the topic.
     fixture.environment.clear();
     fixture.option("--topic", "check.static");
     fixture.check().await.has_no("topics_not_limited");
@@ -98,7 +98,7 @@ async fn too_few_topic_replicas_are_reported() {
     fixture.finding_is_fixed("warning", "topic_min_insync_replicas").await;
     fixture.check().await.is_clean();
 
-    // The broker that has the one replica goes.
+    // Stops the broker with the only replica.
     cluster.administration().set(topic, "min.insync.replicas", "3").await;
     let leader = cluster.leader(single, 0).await;
     cluster.node(leader).kill9().await;
@@ -122,7 +122,7 @@ async fn too_few_topic_replicas_are_reported() {
     };
     fixture.finding_with_advice("error", "topic_leaderless", &["bring back"], follow).await;
 
-    // What topics of no setting of their own take.
+    // The defaults for topics without settings of their own.
     fixture.option("--topic", "check.{aggregate_type}");
     fixture.property("message.max.bytes", "5000000");
     fixture.finding_is_fixed("warning", "broker_message_max_bytes").await;

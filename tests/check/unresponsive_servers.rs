@@ -19,7 +19,7 @@ enum FakeServer {
     Says(&'static [u8]),
 }
 
-/// Listens as long as the test lasts; the port.
+/// Listens until the test ends; returns the port.
 async fn listen(server: FakeServer) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -67,7 +67,7 @@ async fn server_that_closes_connections_is_reported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_is_not_postgresql_is_reported() {
-    // As a MySQL begins: a length of three bytes, a number, protocol and version.
+    // How a MySQL handshake starts: a length of three bytes, a number, protocol and version.
     let greeting = b"\x4a\0\0\0\x0a8.0.36\0\x08\0\0\0salt";
     found(FakeServer::Says(greeting), "not_postgresql", &["host and port"]).await;
 }
@@ -86,7 +86,7 @@ async fn all_unusable_hosts_are_reported() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_shutting_down_is_reported() {
     let mut fixture = Fixture::on(sound(Major::V15)).await;
-    // It waits for this session, and lets no other in.
+    // Shutdown waits for this session, and accepts no other.
     let session = fixture.postgres.client().await;
     fixture.postgres.begin_stop(Stop::Smart);
     let down = async || fixture.postgres.log_tail(20).contains("smart shutdown");

@@ -11,10 +11,10 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT};
 
-/// What a program has written: orders and their total, by customer.
+/// What a program has written: number and total of orders by customer.
 pub type Turnover = BTreeMap<String, (u64, u64)>;
 
-/// All three know the orders' repetition by walpost; they differ on the rest.
+/// All three keys detect walpost's own duplicates; they differ on the rest.
 pub const BY: [&str; 3] = ["id", "idempotency-key", "position"];
 
 const BEFORE: std::ops::Range<u64> = 0..200;
@@ -22,7 +22,7 @@ const AFTER: std::ops::Range<u64> = 200..260;
 /// Published by another than walpost, each with headers before its own that say what another
 /// one's say.
 const FORGED: std::ops::Range<u64> = 260..263;
-/// Put into the outbox again, with their ids.
+/// Inserted into the outbox again, with the same ids.
 const PUT_AGAIN: std::ops::Range<u64> = 10..20;
 
 /// Orders in a topic of three partitions.
@@ -108,13 +108,13 @@ impl OrdersFixture {
         assert_eq!(code, Some(0), "{said}");
     }
 
-    /// What a program that knows repeated events by this should have written.
+    /// What a program that deduplicates by this key must have written.
     pub fn turnover(by: &str) -> Turnover {
         let all = BEFORE.chain(AFTER);
         let acted: Vec<u64> = match by {
             // The first of each pair.
             "idempotency-key" => all.filter(|number| number % 2 == 0).collect(),
-            // What was put into the outbox again is at a new position.
+            // A row inserted again has a new position.
             "position" => all.chain(PUT_AGAIN).collect(),
             _ => all.collect(),
         };
@@ -140,7 +140,7 @@ impl OrdersFixture {
         format!("127.0.0.1:{}", self.fixture.postgres.port())
     }
 
-    /// A database of that name with the tables that the programs need.
+    /// A database of that name with the tables for the programs.
     pub async fn make_database(&self, name: &str) {
         self.fixture.postgres.execute(&format!("CREATE DATABASE {name}")).await;
         let client = self.fixture.postgres.client_of(name).await;
@@ -152,7 +152,7 @@ impl OrdersFixture {
         }
     }
 
-    /// What was written into that database.
+    /// What the programs have written to that database.
     pub async fn written(&self, database: &str) -> Turnover {
         let client = self.fixture.postgres.client_of(database).await;
         let sql = "SELECT customer, orders, total::bigint FROM turnover";
@@ -161,7 +161,7 @@ impl OrdersFixture {
         rows.iter().map(|row| (row.get(0), (number(row.get(1)), number(row.get(2))))).collect()
     }
 
-    /// Whether the group has committed the end of each partition; else what it has.
+    /// Whether the group has committed the end of each partition; otherwise its offsets.
     pub async fn is_read_by(&self, group: &str) -> Result<(), String> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", self.brokers()).set("group.id", group);

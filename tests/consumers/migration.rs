@@ -16,7 +16,7 @@ use crate::page::blocks;
 
 const PAGE: &str = include_str!("../../docs/from-polling.md");
 
-/// A service with a poller, that moves.
+/// A service with a poller that migrates.
 struct Service {
     postgres: Postgres,
     brokers: String,
@@ -32,16 +32,16 @@ async fn migration_from_a_poller_and_back_loses_nothing() {
     let mut service = Service::with_a_poller("moving").await;
     service.write(100).await;
     service.poll(60).await;
-    // 1 and 2: publication, slot, and a look.
+    // 1 and 2: publication, slot, and a preflight check.
     service.step("sh").await;
     service.write(50).await;
     let seen = service.step("sh").await;
     assert_eq!(seen.lines().count(), 10, "{seen}");
     assert!(seen.starts_with(&format!(r#"{{"topic":"{}","key":"key "#, service.topic)), "{seen}");
-    // 3: what the poller owes.
+    // 3: count the rows that the poller has not published.
     service.step("sql").await;
     service.write(40).await;
-    // 4: it pays.
+    // 4: the poller publishes them.
     let left = service.next_block("sql");
     while service.postgres.query_text(&left).await.as_deref() != Some("0") {
         service.poll(25).await;
@@ -56,7 +56,7 @@ async fn migration_from_a_poller_and_back_loses_nothing() {
     assert_eq!(ids(&records, Sender::Walpost), (101..=230).collect::<Vec<_>>());
     assert_same_records(&records);
     assert_first_occurrences_in_order(&records);
-    // Afterwards, and more rows; walpost runs on.
+    // More rows afterwards; walpost keeps running.
     service.step("sql").await;
     service.write(10).await;
     service.await_confirmed().await;
@@ -67,19 +67,19 @@ async fn migration_from_a_poller_and_back_loses_nothing() {
 impl Service {
     /// With walpost still running, which has sent rows 101 to 240.
     async fn go_back(mut self, walpost: Walpost) {
-        // 1: it stops.
+        // 1: stop walpost.
         walpost.terminate();
         assert!(walpost.wait(SHORT_TIMEOUT).await.expect("it ends").success());
         self.write(10).await;
         self.step("sql").await;
-        // 2: it sends what is there by now.
+        // 2: it publishes what is written by now.
         self.write(5).await;
         self.step("sh").await;
         self.write(5).await;
         // 3 and 4: the poller takes over.
         self.step("sql").await;
         self.poll(1000).await;
-        // 5: the slot goes.
+        // 5: drop the slot.
         self.step("sql").await;
         assert_eq!(self.steps.next(), None, "the page has steps that are not tested");
         let records = self.records().await;
@@ -107,14 +107,14 @@ impl Service {
         Self { postgres, brokers, topic, config, written: 0, steps }
     }
 
-    /// The page's next block, which has to be in that language.
+    /// The page's next block, which must be in that language.
     fn next_block(&mut self, language: &str) -> String {
         let (of, text) = self.steps.next().expect("a step");
         assert_eq!(of, language, "{text}");
         text
     }
 
-    /// Takes the page's next step; what it printed.
+    /// Executes the page's next step; returns its output.
     async fn step(&mut self, language: &str) -> String {
         let text = self.next_block(language);
         if language == "sql" {
@@ -130,7 +130,7 @@ impl Service {
         printed
     }
 
-    /// With `walpost` on the path, and both servers.
+    /// With `walpost` in PATH, and the addresses of both servers.
     fn environment(&self) -> Vec<(String, String)> {
         let mut path = program().parent().map(PathBuf::from).unwrap().into_os_string();
         path.push(":");
@@ -153,7 +153,7 @@ impl Service {
         walpost.start()
     }
 
-    /// The application: a transaction for each two rows.
+    /// The application: one transaction for every two rows.
     async fn write(&mut self, count: i64) {
         let (first, last) = (self.written + 1, self.written + count);
         let mut sql = String::new();
@@ -173,7 +173,7 @@ impl Service {
         self.written = last;
     }
 
-    /// The poller: sends so many of the rows that were not sent, and marks them.
+    /// The poller: publishes at most that many unpublished rows, and marks them.
     async fn poll(&self, count: i64) {
         let producer: FutureProducer = ClientConfig::new()
             .set("bootstrap.servers", &self.brokers)
@@ -226,14 +226,14 @@ enum Sender {
     Walpost,
 }
 
-/// What one of them has sent, in the order of ids.
+/// The records of one publisher, ordered by id.
 fn ids(records: &[Consumed], sender: Sender) -> Vec<i64> {
     let mut ids: Vec<_> = records.iter().filter(|one| sent_by(one) == sender).map(id).collect();
     ids.sort_unstable();
     ids
 }
 
-/// Only walpost knows positions.
+/// Only walpost sends positions.
 fn sent_by(record: &Consumed) -> Sender {
     match record.header("walpost.position") {
         Some(_) => Sender::Walpost,
@@ -245,7 +245,7 @@ fn id(record: &Consumed) -> i64 {
     record.header("id").expect("an id").parse().expect("a number")
 }
 
-/// What both have sent differs in the position alone.
+/// The records of both publishers differ only in the position.
 #[track_caller]
 fn assert_same_records(records: &[Consumed]) {
     let mut seen = BTreeMap::new();
@@ -258,7 +258,7 @@ fn assert_same_records(records: &[Consumed]) {
     }
 }
 
-/// For each key, who takes each id once sees them in the order of the commits.
+/// For each key, a consumer that deduplicates by id sees the events in commit order.
 #[track_caller]
 fn assert_first_occurrences_in_order(records: &[Consumed]) {
     let mut last = BTreeMap::new();

@@ -59,7 +59,7 @@ fn settings_named_on_pages_exist_and_accept_the_shown_values() {
             let name = name.unwrap_or(&*text);
             assert!(known.get(name).is_some(), "there is no setting {name}");
             if value.is_some() {
-                // With what some values need next to them.
+                // With the settings that some values require.
                 let needed = ["outbox.columns.timestamp = \"at\"", "record.value = \"envelope\""];
                 let beside = needed.iter().filter(|line| !line.starts_with(name));
                 let lines: Vec<&str> = beside.copied().chain([&*text]).collect();
@@ -102,7 +102,7 @@ pub fn blocks(page: &str) -> Vec<(String, String)> {
     fenced.map(block).collect()
 }
 
-/// Whether the block's lines follow each other in the program, all indented by as much.
+/// Whether the block's lines follow each other in the program, with the same extra indentation.
 fn stands_in(block: &str, program: &str) -> bool {
     let block: Vec<&str> = block.lines().collect();
     let program: Vec<&str> = program.lines().collect();
@@ -115,7 +115,7 @@ fn stands_in(block: &str, program: &str) -> bool {
     })
 }
 
-/// Without what makes statements comments.
+/// SQL without the comment markers.
 fn uncommented(sql: &str) -> String {
     let lines = sql.lines().map(|line| line.strip_prefix("--   ").unwrap_or(line));
     lines.collect::<Vec<_>>().join("\n")

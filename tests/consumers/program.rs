@@ -16,7 +16,7 @@ mod rust;
 /// events, in this order.
 pub type Arguments = [String; 5];
 
-/// A program that consumes.
+/// A consumer program.
 pub enum Program {
     /// In this process.
     Rust,
@@ -25,7 +25,7 @@ pub enum Program {
     Command { line: Vec<String>, scheme: &'static str },
 }
 
-/// A program that was started.
+/// A running program.
 pub enum Running {
     Task(JoinHandle<anyhow::Result<()>>),
     Process(Walpost),
@@ -71,7 +71,7 @@ impl Program {
         })
         .await;
         first.kill().await;
-        // Its group has other offsets, so that everything comes again.
+        // A new group without offsets reads everything again.
         let group = format!("{own}-second");
         let mut second = start(&group);
         eventually(LONG_TIMEOUT, "all offsets are committed", async || {
@@ -85,7 +85,7 @@ impl Program {
 }
 
 impl Running {
-    /// Panics with what it said when it has ended.
+    /// Panics with its output if it has exited.
     async fn assert_runs(&mut self) {
         match self {
             Self::Task(task) if task.is_finished() => panic!("it ended: {:?}", task.await),

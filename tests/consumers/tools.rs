@@ -44,7 +44,7 @@ pub fn python() -> Program {
     }
 }
 
-/// Where its source lies, and where what is made of it goes.
+/// Directories of its source and of its build results.
 fn places(language: &str) -> (PathBuf, PathBuf) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/consumers").join(language);
     let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("consumers").join(language);

@@ -15,7 +15,7 @@ use walpost::conninfo::{ConnInfo, ConnInfoError};
 use walpost::debezium_import;
 use walpost::debezium_import::Verdict;
 
-/// What stands for a secret in the files.
+/// The placeholder for a secret in the files.
 const SECRETS: [&str; 9] = [
     "dbz-Secret",
     "pa:ss@word",
@@ -28,7 +28,7 @@ const SECRETS: [&str; 9] = [
     "very secret",
 ];
 
-/// The files without a single thing that cannot be honoured.
+/// The files in which every option can be imported.
 const COMPLETE: [&str; 4] = ["binary.json", "expanded.json", "predicate.json", "strings.json"];
 
 #[test]
@@ -58,7 +58,7 @@ fn every_option_is_mentioned_exactly_once() {
             .filter(|line| !line.contains(" (not in the file)"))
             .map(|line| line.split([':', ' ']).next().unwrap().to_owned())
             .collect();
-        // Of what is not in the file the last section speaks.
+        // The last section is about options that are not in the file.
         let absent = import
             .findings
             .iter()
@@ -97,7 +97,7 @@ fn output_is_a_valid_configuration() {
         let path = folder.path().join("walpost.toml");
         fs::write(&path, &import.toml).unwrap();
         let config = Config::load(&Flags::new(Some(path)), &Environment::default());
-        // Converters that are no profile leave it to the reader.
+        // For converters without a profile the report leaves the choice to the reader.
         if import.toml.contains("\nprofile = \"…\"") {
             let error = config.expect_err("no profile").to_string();
             assert!(
@@ -112,7 +112,7 @@ fn output_is_a_valid_configuration() {
         let url = config.source.url.as_ref().expect("there is always a URL").expose_secret();
         let resolved =
             ConnInfo::resolve(Some(url), &|name| (name == "PGUSER").then(|| "cdc".to_owned()));
-        // Certificates lie on the machine that walpost will run on.
+        // Certificates are on the machine that walpost will run on.
         let lacks_file = |error: &ConnInfoError| error.to_string().contains('/');
         match resolved {
             Err(error) if url.contains("ssl") && lacks_file(&error) => {}
@@ -171,12 +171,12 @@ fn program(arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("walpost starts");
-    // One that does not read its input has gone already.
+    // A process that does not read its input has exited already.
     let _ = child.stdin.take().expect("it is piped").write_all(input.as_bytes());
     child.wait_with_output().expect("walpost ends")
 }
 
-/// The names of a file's options, read in another way than walpost does.
+/// The names of a file's options, parsed independently of walpost.
 fn names(file: &Path, text: &str) -> BTreeSet<String> {
     if file.extension().is_some_and(|extension| extension == "json") {
         let mut document: serde_json::Map<String, serde_json::Value> =
@@ -190,7 +190,7 @@ fn names(file: &Path, text: &str) -> BTreeSet<String> {
         names.extend(document.into_iter().map(|(name, _)| name));
         return names;
     }
-    // These have no blanks in names; a line that continues is the value's.
+    // Names contain no blanks here; a continued line belongs to the value.
     let joined = text.replace("\\\n", " ");
     let lines = joined.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     lines.map(|line| line.split([' ', '=', ':']).next().unwrap().to_owned()).collect()

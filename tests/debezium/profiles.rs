@@ -226,27 +226,27 @@ fn fate(outbox: &Outbox, router: &mut Router, row: &Json) -> Fate {
     }
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 enum Outcome {
     Same,
-    /// Debezium made no record of it, and said nothing.
+    /// Debezium silently produced no record.
     Nothing,
-    /// Debezium's task died of it; here it is poison, or the settings are refused.
+    /// Debezium's task failed; here the event is poison, or the settings are refused.
     Refused,
-    /// The broker refused the record; it is made here too.
+    /// The broker rejected the record; walpost builds it too.
     RefusedByTheBroker,
-    /// Debezium wrote an address in Java's memory, or a buffer's length.
+    /// Debezium wrote the identity of a Java object, or the length of a buffer.
     Address,
-    /// Settings that Debezium takes and walpost refuses, with the reason.
+    /// Settings that Debezium accepts and walpost refuses, with the reason.
     Setting,
-    /// Half a pair of surrogates, which is no text: the payload is not expanded.
+    /// Half a surrogate pair, which is not valid text: the payload is not expanded.
     LoneSurrogate,
-    /// A timestamp that cannot be counted in nanoseconds: poison here.
+    /// A timestamp outside the range of nanoseconds: poison here.
     Nanoseconds,
     /// NULL in a column that has a default, which Debezium writes in its place.
     Default,
-    /// Debezium's task died of it, and there is nothing wrong with it.
+    /// Debezium's task failed at a correct row.
     GoesOn,
     /// A `timestamp[]` from before 1582-10-15, which Debezium reads in the Julian calendar.
     Julian,
@@ -291,13 +291,13 @@ fn outcome(name: &str, line: &Json, index: usize, ours: &Result<Fate, OptionErro
     }
 }
 
-/// Options with values that are refused, though Debezium takes them.
+/// Options with values that walpost refuses and Debezium accepts.
 const SETTINGS: [&str; 4] = [
     // Look-around and back-references.
     "route.topic.regex",
     // As `java.util.Date` prints itself.
     "time.precision.mode",
-    // In the order of a map in Java's memory.
+    // In the iteration order of a Java map.
     "hstore.handling.mode",
     "table.op.invalid.behavior",
 ];

@@ -12,7 +12,7 @@ use walpost_bed::{Consumed, Debezium, Follower, Kafka, Major, Postgres, Walpost,
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The move of docs/from-debezium.md, there and back, while the application keeps writing.
+/// Migrates as docs/from-debezium.md says, and back, while the application keeps writing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "starts Kafka Connect: make debezium"]
 async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
@@ -40,7 +40,7 @@ async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
         follower.until_count(wanted, MINUTE).await;
     };
     more(200).await;
-    // Not paused: with events in all its queues.
+    // Not paused first: its queues still hold events.
     debezium.turn("moved", "stop").await;
     let is_free = async || {
         let active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'debezium'";
@@ -85,7 +85,7 @@ async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
     println!("{written} rows, {} records", records.len());
 }
 
-/// Writes a row after the other until it is asked to stop; how many it was.
+/// Writes one row after the other until it is stopped; returns their number.
 async fn write(client: tokio_postgres::Client, stop: Arc<AtomicBool>) -> usize {
     let mut written = 0;
     while !stop.load(Ordering::Relaxed) {

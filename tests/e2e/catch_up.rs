@@ -6,7 +6,7 @@ use walpost_bed::fixture::{
     Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, assert_in_log_order, insert, stop,
 };
 
-/// What is said of batches.
+/// The log messages about batches.
 pub(crate) const IN_BATCHES: &str = "starting a catch-up read";
 pub(crate) const STREAMING: &str = "streaming from PostgreSQL";
 

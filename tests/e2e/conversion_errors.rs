@@ -76,7 +76,7 @@ async fn unconvertible_row_halts_and_only_its_transaction_is_skipped() {
     judge(&rows, std::iter::empty(), &fixture.records().await).assert_ok();
 }
 
-/// Any role that may connect can emit such a message, also where nobody reads messages.
+/// Any role that may connect can emit such a message, also if no message prefix is configured.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unconvertible_foreign_message_does_not_halt() {
     let fixture = without_encoding(Major::V15, &Kafka::shared().await.bootstrap()).await;

@@ -9,7 +9,7 @@ use walpost_bed::{Consumed, Kafka, Walpost, eventually};
 /// What the bad event is refused for, and how it is made.
 struct Bad {
     cause: &'static str,
-    /// What is said of it where it halts the run.
+    /// A part of the error with which it halts the run.
     says: &'static str,
     /// More of the configuration.
     toml: &'static str,

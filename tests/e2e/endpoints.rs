@@ -308,7 +308,7 @@ async fn unreadable_slot_statistics_are_logged_once_and_recover() {
         })
         .await;
     }
-    // A server that does not answer is one that cannot be asked.
+    // A server that does not answer cannot be queried.
     let (mark, old) = (answering.walpost.mark(), observed().await);
     let holder = postgres.client().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_stat_replication_slots IN ACCESS EXCLUSIVE MODE";
@@ -538,7 +538,7 @@ async fn systemd_receives_status_and_watchdog_notifications() {
     assert!(walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops").success());
 }
 
-/// Longer than a relay's loop may stand.
+/// Longer than a relay's loop may block.
 const STUCK: Duration = Duration::from_secs(45);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

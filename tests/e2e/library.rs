@@ -38,7 +38,7 @@ async fn embedded_relay_delivers_until_shutdown() {
     };
     let summary = embed::relay_until(leave, Some(file), &environment).await.unwrap();
     assert_eq!((summary.delivered, summary.undrained), (100, 0));
-    // Nobody is there any more to confirm it later.
+    // No session is left to confirm it later.
     fixture.assert_exact(SHORT_TIMEOUT).await;
 }
 

@@ -4,7 +4,7 @@ use walpost_bed::oracle::Row;
 
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, assert_in_log_order, insert, record_of, stop};
 
-/// Emits a message that says what a row would.
+/// Emits a message with the content of a row.
 fn emit(prefix: &str, id: &str, key: &str) -> String {
     format!(
         "SELECT pg_logical_emit_message(true, '{prefix}', jsonb_build_object('id', '{id}',

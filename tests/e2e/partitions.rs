@@ -4,7 +4,7 @@ use tempfile::TempDir;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
 use walpost_bed::{Kafka, Walpost, eventually};
 
-/// A topic of three partitions, with what the configuration says of poison.
+/// A topic of three partitions, with these settings for `[poison]`.
 async fn run(fixture: &Fixture, directory: &TempDir, poison: &str) -> Walpost {
     fixture.postgres.execute("ALTER TABLE public.outbox ADD COLUMN shard int").await;
     let file = directory.path().join("walpost.toml");

@@ -57,7 +57,7 @@ async fn publish_every_shape(major: Major) {
     let last = stop(walpost).await;
     assert_eq!(last["delivered"].as_u64(), u64::try_from(records.len()).ok(), "{last}");
 
-    // What comes while nobody reads waits in the slot, and is read in batches.
+    // Rows written while no session reads wait in the slot, and are read in batches.
     write_every_shape(&fixture, 2).await;
     let walpost = catching_up(&fixture).start();
     walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;

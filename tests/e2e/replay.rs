@@ -91,7 +91,7 @@ impl ReplayFixture {
         (code, walpost.stdout())
     }
 
-    /// What stands in the topics, letters apart.
+    /// The records of the topics, and the dead letters.
     async fn records(&self) -> (Vec<Consumed>, Vec<Consumed>) {
         let records = self.fixture.records().await;
         records.into_iter().partition(|record| record.topic != self.dead)
@@ -118,7 +118,7 @@ async fn dead_letters_are_replayed_once_after_the_fix() {
     setup.diverted(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
     let (published, letters) = setup.records().await;
     assert_eq!((published.len(), letters.len()), (0, 5));
-    // Nothing is fixed yet; what would be tried is said, and nothing done.
+    // The cause is not fixed yet; a dry run reports what it would do, and does nothing.
     let (code, lines) = setup.replay(BY_COLUMN, &["--dry-run"]).await;
     assert_eq!(
         lines.last(),

@@ -32,7 +32,7 @@ async fn run_share(fixture: &Fixture, share: &str) -> Walpost {
     fixture.run_with(&["--slot", share, "--publication", share]).await
 }
 
-/// A slot with the place of another that nobody reads; of several, of the one that is behind.
+/// Copies an inactive slot; of several, the one that is furthest behind.
 async fn copy_slot(fixture: &Fixture, of: &str, name: &str) {
     fixture
         .postgres

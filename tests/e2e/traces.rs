@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use walpost_bed::eventually;
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, stop};
 
-/// Takes what is posted, and says that it is well.
+/// Stores what is posted, and responds with 200.
 struct Collector {
     address: String,
     posted: Arc<Mutex<Vec<Posted>>>,

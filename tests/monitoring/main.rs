@@ -15,13 +15,13 @@ use std::net::TcpListener;
 use walpost_bed::fixture::Fixture;
 use walpost_bed::{Prometheus, Walpost};
 
-/// A port for walpost's endpoints that it can have again after a restart.
+/// A port for walpost's endpoints that stays the same after a restart.
 fn endpoint() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     listener.local_addr().expect("it is bound").to_string()
 }
 
-/// `walpost run` with its endpoints there.
+/// `walpost run` with its endpoints on that port.
 async fn run_at(fixture: &Fixture, endpoint: &str, arguments: &[&str]) -> Walpost {
     let listen = ["--admin-listen", endpoint];
     fixture.run_with(&[&listen, arguments].concat()).await

@@ -12,7 +12,7 @@ use walpost_bed::{Kafka, Major, Postgres, eventually};
 
 use crate::{endpoint, prometheus, rules, run_at};
 
-/// Poison is diverted, so that the relay continues.
+/// Undeliverable events are dead-lettered, so that the relay continues.
 const PUT_ASIDE: &str =
     "[poison]\nmissing_field = \"skip\"\ntoo_large = \"dead_letter\"\nretries = 1\n";
 
@@ -33,7 +33,7 @@ async fn every_dashboard_and_documentation_query_returns_data() {
     let writer = Writer::start(&fixture.postgres, 50);
     writer.commits(100).await;
 
-    // What only shows once it has happened: poison, a refusal, a connection that is lost.
+    // Metrics that appear only after an event: poison, a rejection, a lost connection.
     fixture.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
     fixture.postgres.execute(&insert(1, 1).replace("(i % 1)::text", "NULL")).await;
     walpost.await_line("skipped", SHORT_TIMEOUT).await;
@@ -74,7 +74,7 @@ async fn every_dashboard_and_documentation_query_returns_data() {
     drop(rolled_back);
 }
 
-/// Each panel's queries, of the dashboard as Grafana's types read it.
+/// Each panel's queries, from the dashboard as Grafana's types parse it.
 fn of_the_dashboard() -> BTreeMap<String, Vec<String>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/monitoring");
     let types = Path::new(env!("CARGO_TARGET_TMPDIR")).join("grafana-types");
@@ -90,13 +90,13 @@ fn of_the_dashboard() -> BTreeMap<String, Vec<String>> {
     panels
 }
 
-/// With Grafana's variables as it would have them: all there are, and four scrapes' time.
+/// With Grafana's variables replaced: all values, and an interval of four scrapes.
 fn substituted(query: &str) -> String {
     let all = ["$job", "$instance", "$slot"].into_iter();
     all.fold(query.replace("$__rate_interval", "4s"), |query, name| query.replace(name, ".*"))
 }
 
-/// What pages show as `promql`, one query a line but for comments.
+/// The `promql` blocks of the pages, one query per line, without comments.
 fn of_the_pages() -> Vec<String> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let mut queries = Vec::new();

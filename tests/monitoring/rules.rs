@@ -1,6 +1,6 @@
 //! The shipped alert rules, and the same rules with shorter durations for a test of minutes.
 
-/// As they are.
+/// The rules as shipped.
 pub const RULES: &str = include_str!("../../docker/prometheus/rules/walpost.rules.yml");
 
 /// What is shorter than people would have it: waits, windows and the bound of lag. The

@@ -27,7 +27,7 @@ async fn received(client: &mut OwnedReadHalf, is_first: bool) -> Option<(u8, Vec
     Some((tag, body))
 }
 
-/// What a message has up to the zero byte, and after it.
+/// The part of a message before the zero byte, and the part after it.
 fn text(body: &[u8]) -> (&[u8], &[u8]) {
     let end = body.iter().position(|byte| *byte == 0).expect("it ends");
     (&body[..end], &body[end + 1..])
@@ -37,7 +37,7 @@ fn has(body: &[u8], what: &str) -> bool {
     body.windows(what.len()).any(|window| window == what.as_bytes())
 }
 
-/// The columns of an answer, with the ids of their types.
+/// The columns of a response, with the OIDs of their types.
 fn columns_of(types: &[u32]) -> Vec<u8> {
     let mut body = u16::try_from(types.len()).expect("few").to_be_bytes().to_vec();
     for oid in types {
@@ -56,7 +56,7 @@ fn row(values: &[Option<&[u8]>]) -> Vec<u8> {
     message(b'D', &body)
 }
 
-/// Lets everybody in; each column has a type that is a domain over another one.
+/// Accepts every client; each column's type is a domain over another one.
 async fn domains(client: TcpStream) -> Option<()> {
     const NAME: u32 = 19;
     const CHAR: u32 = 18;
@@ -164,7 +164,7 @@ async fn pass_on(
 /// How the answers of a server are altered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Altered {
-    /// Each column is of a type that nobody reads.
+    /// Each column is of an unknown type.
     Types,
     /// Each value is NULL.
     Values,
@@ -218,7 +218,7 @@ async fn alters(
     None
 }
 
-/// A server for as long as this is there.
+/// A server that runs until it is dropped.
 struct Server {
     port: u16,
     accepting: JoinHandle<()>,
@@ -266,7 +266,7 @@ async fn endless_chain_of_data_types_does_not_crash_walpost() {
         let status =
             status.unwrap_or_else(|| panic!("{name} {arguments:?} is still running: {said:?}"));
         assert_eq!(status.code(), Some(1), "{name} {arguments:?}: {said:?}");
-        // The others write no log.
+        // The other commands write no log.
         let named = said.iter().any(|line| line.contains(UNKNOWN_TYPE));
         assert!(named || name != "tail", "{name} {arguments:?}: {said:?}");
         let closed = said.iter().any(|line| line.contains("connection closed"));
@@ -295,7 +295,7 @@ async fn endless_catalog_response_does_not_exhaust_the_memory_of_tail() {
     assert!(logged, "{said:?}");
 }
 
-/// One command after the other, with one answer after the other altered.
+/// Runs each command with each response altered in turn.
 async fn ends_without_a_panic(name: &str, arguments: &[&str], how: Altered) {
     let mut fixture = Fixture::new().await;
     let real = fixture.postgres.port();

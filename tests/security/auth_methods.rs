@@ -6,7 +6,7 @@ use walpost_bed::fixture::{SHORT_TIMEOUT, ended};
 
 use super::fixture::{ROLE_PASSWORD, SecureFixture, showing};
 
-/// Users by the method that the server asks them for, and one that may come without TLS.
+/// Users by authentication method, and one that may connect without TLS.
 const HBA: &str = "hostssl all scram 127.0.0.1/32 scram-sha-256\n\
                    hostssl all by_md5 127.0.0.1/32 md5\n\
                    hostssl all clear 127.0.0.1/32 password\n\
@@ -91,7 +91,7 @@ async fn cleartext_password_is_reported_and_not_sent_where_forbidden() {
     let open = fixture.fixture.postgres.url_for("open").replace("open@", "open:p0stgres-s3cret@");
     let text = checked(&fixture, &format!("{open}?sslmode=disable")).await;
     assert!(text.contains("(no TLS, authentication password)"), "{text}");
-    // Nobody listens to what stays on the machine.
+    // A Unix-domain socket cannot be eavesdropped on.
     assert!(!text.contains("without TLS"), "{text}");
     let text = checked(&fixture, &format!("{open}?sslmode=disable&require_auth=!password")).await;
     assert!(text.contains("require_auth does not allow"), "{text}");

@@ -6,7 +6,7 @@ use super::examples::{file, hba};
 use super::fixture::{ROLE_PASSWORD, SecureFixture, USER, showing};
 use super::oauth_token::token;
 
-/// Twenty rows through a walpost that comes in by these examples.
+/// Twenty rows through a walpost that authenticates by these examples.
 async fn delivers(
     fixture: &SecureFixture,
     bootstrap: &str,
@@ -26,7 +26,7 @@ async fn delivers(
     walpost.terminate();
     let status = walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops");
     assert!(status.success(), "{:?}", walpost.stderr());
-    // And the first look at such a fixture finds nothing wrong.
+    // The first preflight check on such a fixture has no finding.
     let check = fixture.command("check", bootstrap, &source, &kafka).start();
     let status = check.wait(SHORT_TIMEOUT).await.expect("it ends");
     assert!(status.success(), "{:?} {:?}", check.stdout(), check.stderr());

@@ -21,7 +21,7 @@ pub fn hba(heading: &str) -> String {
     example(heading, "pg_hba").replace("shop", "postgres").replace("192.0.2.10", "127.0.0.1")
 }
 
-/// All the files that the examples name, and one that has this example in it.
+/// Writes all files that the examples name, and one that contains this example.
 pub fn file(
     fixture: &SecureFixture,
     name: &str,

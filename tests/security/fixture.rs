@@ -9,13 +9,13 @@ use tokio::sync::OnceCell;
 use walpost_bed::fixture::Fixture;
 use walpost_bed::{CertificateAuthority, Kafka, KeyPair, Major, Postgres, Walpost, WalpostBuilder};
 
-/// The role that `walpost init` makes, and the name of Kafka's users in a fixture of their own.
+/// The role that `walpost init` creates, and the name of the fixture's Kafka users.
 pub const USER: &str = "walpost";
 
-/// The password that the role has at first.
+/// The role's initial password.
 pub const ROLE_PASSWORD: &str = "p0stgres-s3cret";
 
-/// Parameters of an address: the certificate to show, and its key.
+/// Connection parameters: the client certificate, and its key.
 pub fn showing(pair: &KeyPair) -> String {
     format!("&sslcert={}&sslkey={}", pair.certificate.display(), pair.key.display())
 }
@@ -62,7 +62,7 @@ impl SecureKafka {
         Self { kafka: builder.start().await, authority }
     }
 
-    /// The one for all tests that leave it as it is.
+    /// The broker shared by all tests that do not change it.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<SecureKafka> = OnceCell::const_new();
         SHARED
@@ -75,12 +75,12 @@ impl SecureKafka {
     }
 }
 
-/// Who may come to the database, and how.
+/// The lines of `pg_hba.conf`.
 pub const PASSWORD: &str = "hostssl all walpost 127.0.0.1/32 scram-sha-256";
 pub const CERTIFICATE: &str = "hostssl all walpost 127.0.0.1/32 cert";
 
 impl SecureFixture {
-    /// With the broker for all.
+    /// With the shared broker.
     pub async fn new(hba: &str) -> Self {
         Self::with(Broker::Shared(SecureKafka::shared().await), hba).await
     }
@@ -89,7 +89,7 @@ impl SecureFixture {
     pub async fn with(broker: Broker, hba: &str) -> Self {
         let authority = &broker.authority;
         let pair = authority.server(&format!("postgres-{}", number()));
-        // The bed's own commands are those of a superuser on the spot.
+        // The bed's own commands connect as a local superuser.
         let hba = format!("{hba}\nhostssl all postgres 127.0.0.1/32 trust\n");
         let postgres = Postgres::builder(Major::V15)
             .tls(&pair.certificate, &pair.key)
@@ -101,7 +101,7 @@ impl SecureFixture {
         Self { kafka: broker, fixture, directory }
     }
 
-    /// Writes a file for walpost, and gives its path.
+    /// Writes a file for walpost, and returns its path.
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         fs::write(&path, text).expect("written");
@@ -109,7 +109,7 @@ impl SecureFixture {
         path
     }
 
-    /// The address of walpost's role, with these parameters next to those of TLS.
+    /// The address of walpost's role, with these parameters in addition to those of TLS.
     pub fn source(&self, parameters: &str) -> String {
         let root = self.kafka.authority.root();
         format!(
@@ -133,7 +133,7 @@ impl SecureFixture {
         )
     }
 
-    /// Properties of a client that shows this certificate.
+    /// Properties of a client with this certificate.
     pub fn certified(&self, pair: &KeyPair) -> String {
         format!(
             "security.protocol=SSL\nssl.ca.location={}\nssl.certificate.location={}\n\
@@ -144,7 +144,7 @@ impl SecureFixture {
         )
     }
 
-    /// A command of walpost's, its address in a file and Kafka's properties in another.
+    /// A command of walpost, with its address in one file and Kafka's properties in another.
     pub fn command(
         &self,
         name: &str,
@@ -162,13 +162,13 @@ impl SecureFixture {
     }
 }
 
-/// One that nothing else of this process has.
+/// A number that is unique in this process.
 pub fn number() -> usize {
     static NUMBERS: AtomicUsize = AtomicUsize::new(0);
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// For its owner alone, or it is not read.
+/// Readable by its owner only, or walpost refuses it.
 fn private(file: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("closed");

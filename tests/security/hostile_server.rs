@@ -83,7 +83,7 @@ fn request(code: u8, data: &[u8]) -> Vec<u8> {
     [&[b'R'][..], &length, &[0, 0, 0, code], data].concat()
 }
 
-/// A gigabyte is announced, and some of it comes.
+/// Announces a gigabyte, and sends a part of it.
 fn announces_a_huge_length(_: &[u8]) -> Vec<u8> {
     let mut bytes = request(10, &[0; 5000]);
     bytes[1..5].copy_from_slice(&(1_u32 << 30).to_be_bytes());
@@ -100,7 +100,7 @@ fn demands_many_iterations(client: &[u8]) -> Vec<u8> {
     request(11, format!("r={nonce}more,s=c2FsdA==,i=2000000000").as_bytes())
 }
 
-/// Asks for the password.
+/// Requests the password.
 fn asks_for_the_password(_: &[u8]) -> Vec<u8> {
     request(3, &[])
 }
@@ -112,7 +112,7 @@ fn forged() -> Vec<u8> {
     [line.as_bytes(), &vec![b'x'; 3 << 20]].concat()
 }
 
-/// Lets everybody in, and answers each query with one column of text.
+/// Accepts every client, and answers each query with one column of text.
 fn answers_every_query(client: &[u8]) -> Vec<u8> {
     let message = |tag: u8, data: &[u8]| {
         let length = u32::try_from(4 + data.len()).expect("short").to_be_bytes();
@@ -198,7 +198,7 @@ async fn excessive_scram_iterations_are_rejected() {
 async fn password_is_not_sent_to_a_server_excluded_by_require_auth() {
     let mut fixture = Fixture::new().await;
     for after in CONNECTIONS {
-        // The bed's server trusts everybody, and the other one asks.
+        // The bed's server uses `trust`; the other one requests a password.
         for parameters in ["&require_auth=scram-sha-256,none", "&require_auth=!password"] {
             let server =
                 HostileServer::start(fixture.postgres.port(), after, asks_for_the_password).await;
@@ -224,24 +224,24 @@ fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     [&[tag][..], &length, body].concat()
 }
 
-/// What a server floods a session with that it has let in, once it is asked for something.
+/// What a server floods an accepted session with, after its first query.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flood {
-    /// Parameters that nobody asked for, each another.
+    /// Parameters that the client did not request, each with another name.
     Parameters,
-    /// The same parameter again and again.
+    /// The same parameter repeatedly.
     Parameter,
     Notices,
-    /// Rows without end.
+    /// An unlimited number of rows.
     Rows,
-    /// One row, as long as it may be.
+    /// One row of the maximal length.
     Row,
-    /// Nothing comes.
+    /// Nothing is sent.
     Silence,
 }
 
 impl Flood {
-    /// Some of it.
+    /// A part of the flood.
     fn piece(self, number: u32) -> Vec<u8> {
         let value = [b'v'; 1000];
         let one = |index: u32| match self {
@@ -261,7 +261,7 @@ impl Flood {
         (0..1000).flat_map(one).collect()
     }
 
-    /// Lets everybody in, and floods whoever asks for something; until the client has gone.
+    /// Accepts every client, and floods it after its first query until it disconnects.
     async fn serve(self, mut client: TcpStream) {
         let mut buffer = vec![0; 10_000];
         let _ = client.read(&mut buffer).await;
@@ -274,7 +274,7 @@ impl Flood {
         let columns = message(b'T', &columns.concat());
         let first = if self == Self::Silence { &[][..] } else { &columns };
         let begun = client.write_all(first).await;
-        // More than this nobody's memory has to bear where the limit is missing.
+        // A bound on the memory used if the limit is missing.
         for number in 0..600 {
             if begun.is_err() || client.write_all(&self.piece(number)).await.is_err() {
                 return;
@@ -288,7 +288,7 @@ impl Flood {
 /// led to a real one.
 struct FloodingServer {
     port: u16,
-    /// Connections that it floods: all, and those that are open.
+    /// Flooded connections: all, and the open ones.
     counts: Arc<[AtomicUsize; 2]>,
     accepting: JoinHandle<()>,
 }
@@ -362,7 +362,7 @@ async fn authenticated_server_cannot_exhaust_memory() {
     }
 }
 
-/// An attempt to connect that was given up leaves no connection behind.
+/// An abandoned attempt to connect leaves no connection open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connection_is_closed_with_its_attempt() {
     let mut fixture = Fixture::new().await;
@@ -432,7 +432,7 @@ async fn commands_time_out_on_a_server_that_stops_responding() {
     }
 }
 
-/// Who waits for a transaction that is open says so, and waits on.
+/// walpost logs that it waits for an open transaction, and keeps waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_creation_waits_for_open_transactions() {
     let fixture = Fixture::new().await;

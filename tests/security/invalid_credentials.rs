@@ -18,7 +18,7 @@ fn row(payload: &str) -> String {
     )
 }
 
-/// More than its topic takes: it is skipped, by way of a new producer.
+/// Larger than its topic accepts: walpost skips it, after a producer replacement.
 fn large() -> String {
     row("to_jsonb((SELECT string_agg(md5(i::text), '') FROM generate_series(1, 2000) AS i))")
 }
@@ -31,7 +31,7 @@ async fn come(fixture: &SecureFixture, count: usize) {
     .await;
 }
 
-/// The file with the way to PostgreSQL, which is none of this.
+/// The file with PostgreSQL's connection string, which these tests do not change.
 fn url(fixture: &SecureFixture) -> PathBuf {
     fixture.file("url", &fixture.source_with(ROLE_PASSWORD, ""))
 }
@@ -51,7 +51,7 @@ async fn with_certificate(fixture: &SecureFixture, pair: &KeyPair) -> Walpost {
     walpost
 }
 
-/// A certificate is there and its key is not, when a new producer has to be made.
+/// The certificate exists without its key when walpost creates a new producer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_written_key_pair_is_retried() {
     let fixture = SecureFixture::new(PASSWORD).await;
@@ -73,7 +73,7 @@ async fn half_written_key_pair_is_retried() {
     assert!(walpost.pid().is_some());
 }
 
-/// Files that the brokers do not take are loaded by a new producer, and then put back.
+/// A new producer loads files that the brokers reject; then they are restored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restored_files_are_reloaded() {
     let fixture = SecureFixture::new(PASSWORD).await;
@@ -96,7 +96,7 @@ async fn restored_files_are_reloaded() {
     come(&fixture, 2).await;
 }
 
-/// A guarded broker of its own, and users that may log in.
+/// A broker of its own that requires authentication, and users that may log in.
 async fn guarded() -> SecureFixture {
     let authority = CertificateAuthority::new();
     let kafka = Kafka::builder().tls(&authority).user(USER, "pl4in").guarded().start().await;
@@ -112,7 +112,7 @@ async fn guarded() -> SecureFixture {
     fixture
 }
 
-/// Walpost as one of these users, and the address of its endpoints.
+/// walpost as one of these users, and the address of its endpoints.
 async fn as_user(fixture: &SecureFixture, user: &str, password: &str) -> (Walpost, String) {
     let source = url(fixture);
     let kafka = fixture.file("kafka", &fixture.login("SCRAM-SHA-512", user, password));

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{eventually, fixture};
 
-/// A walpost in a network of its own, where every port is free and nobody answers.
+/// A walpost in a network namespace of its own, where every port is free.
 struct StandaloneWalpost(Child);
 
 impl Drop for StandaloneWalpost {

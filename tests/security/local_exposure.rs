@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{eventually, fixture};
 
-/// A walpost of a user without rights, which waits for a database; ended with this.
+/// A walpost of an unprivileged user that waits for a database; stopped on drop.
 struct Unprivileged(Child);
 
 impl Drop for Unprivileged {
@@ -23,7 +23,7 @@ impl Drop for Unprivileged {
 const NOBODY: u32 = 65_534;
 
 impl Unprivileged {
-    /// And whose it is.
+    /// And its owner.
     fn run(variables: &[(&str, &str)]) -> (Self, u32) {
         let own = fs::metadata("/proc/self").expect("there is a /proc").uid();
         let mut command = if own == 0 {
@@ -43,7 +43,7 @@ impl Unprivileged {
         (Self(child), if own == 0 { NOBODY } else { own })
     }
 
-    /// The address that it listens on, once it does.
+    /// The address that it listens on, as soon as it does.
     fn address(&mut self) -> String {
         let mut lines = self.0.stderr.take().expect("it is piped");
         let mut text = Vec::new();
@@ -52,13 +52,13 @@ impl Unprivileged {
             lines.read_exact(&mut byte).expect("a line");
             text.push(byte[0]);
         }
-        // It keeps writing, and nobody else reads.
+        // It keeps writing, and no other thread reads.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let line: serde_json::Value = serde_json::from_slice(&text).expect("a JSON line");
         line["endpoints"].as_str().unwrap_or_else(|| panic!("{line}")).to_owned()
     }
 
-    /// Whom its memory belongs to, by the kernel's view.
+    /// The owner of its memory, according to the kernel.
     fn owner_of_its_memory(&self) -> u32 {
         fs::metadata(format!("/proc/{}/mem", self.0.id())).expect("it runs").uid()
     }
@@ -78,7 +78,7 @@ async fn process_memory_is_unreadable_unless_core_dumps_are_allowed() {
     let (mut walpost, user) = Unprivileged::run(&[]);
     let address = walpost.address();
     assert_eq!(walpost.owner_of_its_memory(), 0);
-    // It still reads its own figures.
+    // walpost can still read its own process metrics.
     let page = answer(&address, "/metrics", "Host: localhost\r\n");
     for name in ["process_open_fds", "process_resident_memory_bytes", "process_cpu_seconds_total"] {
         assert!(page.contains(name), "{name}\n{page}");

@@ -11,7 +11,7 @@ use walpost_bed::writer::Writer;
 
 use super::fixture::{PASSWORD, ROLE_PASSWORD, SecureFixture, USER};
 
-/// A token as the broker's own test module takes it, unsigned, for so many seconds.
+/// An unsigned token that the broker's own test module accepts, valid for that many seconds.
 pub fn token(seconds: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     let now = i64::try_from(now).expect("it fits");

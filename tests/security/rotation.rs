@@ -17,7 +17,7 @@ const BACK: &str = "delivering to Kafka again";
 const IN_FORCE: &str = "the reloaded Kafka properties are in effect";
 const STREAMING: &str = "streaming from PostgreSQL";
 
-/// Puts a pair in the fixture of another, under the same names.
+/// Replaces a pair of files by that of another fixture, under the same names.
 fn replace(pair: &KeyPair, by: &KeyPair) {
     fs::copy(&by.certificate, &pair.certificate).expect("copied");
     fs::copy(&by.key, &pair.key).expect("copied");
@@ -41,7 +41,7 @@ async fn password_rotation_loses_nothing_without_a_restart() {
     let came = async || !fixture.fixture.records().await.is_empty();
     eventually(SHORT_TIMEOUT, "records come", came).await;
 
-    // Sessions that are open stay so for two seconds at Kafka, forever at PostgreSQL.
+    // Kafka re-authenticates open sessions after two seconds, PostgreSQL never.
     let mark = walpost.mark();
     broker.set_password("rotating", "second").await;
     said_after(&walpost, mark, "the credentials are refused").await;
@@ -73,7 +73,7 @@ async fn sighup_switches_the_kafka_user_without_duplicates() {
     let writer = Writer::start(&fixture.fixture.postgres, 200);
     writer.commits(50).await;
 
-    // What is as it was is left alone, and what cannot be is refused.
+    // Unchanged settings have no effect, and unusable ones are refused.
     let mark = walpost.mark();
     walpost.hangup();
     said_after(&walpost, mark, "their files: unchanged").await;
@@ -86,7 +86,7 @@ async fn sighup_switches_the_kafka_user_without_duplicates() {
     }
     writer.commits(50).await;
 
-    // What the brokers do not take neither.
+    // Settings that the brokers reject are refused too.
     let mark = walpost.mark();
     fixture.file("kafka", &fixture.login("SCRAM-SHA-512", "coming", "three"));
     walpost.hangup();
@@ -98,7 +98,7 @@ async fn sighup_switches_the_kafka_user_without_duplicates() {
     fixture.file("kafka", &fixture.login("SCRAM-SHA-512", "coming", "two"));
     walpost.hangup();
     said_after(&walpost, mark, IN_FORCE).await;
-    // Who leaves is asked for a password within two seconds, and has none.
+    // On re-authentication, within two seconds, the broker rejects it.
     broker.drop_password("leaving").await;
     let since = Instant::now();
     let over = async || since.elapsed() > Duration::from_secs(3);
@@ -126,7 +126,7 @@ async fn renewed_certificates_are_reloaded() {
     let writer = Writer::start(&fixture.fixture.postgres, 100);
     writer.commits(50).await;
 
-    // A certificate whose key has not come yet.
+    // A certificate whose key is not there yet.
     let (mark, next) = (walpost.mark(), authority.client("next", USER));
     fs::copy(&next.certificate, &pair.certificate).expect("copied");
     walpost.hangup();
@@ -140,7 +140,7 @@ async fn renewed_certificates_are_reloaded() {
     walpost.hangup();
     said_after(&walpost, mark, IN_FORCE).await;
 
-    // PostgreSQL's sessions take it up when they begin.
+    // PostgreSQL loads it for new sessions.
     let mark = walpost.mark();
     fixture.fixture.postgres.query_text(NEW_SESSION).await;
     said_after(&walpost, mark, STREAMING).await;
@@ -171,7 +171,7 @@ async fn new_ca_is_trusted_once_its_root_is_in_the_file() {
 
     let (mark, other) = (walpost.mark(), CertificateAuthority::new());
     broker.change_certificate(&other.server("kafka")).await;
-    // Connections that there are would stay forever.
+    // Existing connections would stay open.
     broker.kill9().await;
     broker.start_again().await;
     said_after(&walpost, mark, "certificate verify failed").await;

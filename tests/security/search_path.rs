@@ -72,7 +72,7 @@ impl Trap {
         trap
     }
 
-    /// A session of the bed's own, which walks into no trap.
+    /// A session of the bed, with a safe `search_path`.
     async fn safe(&self) -> Client {
         let client = self.fixture.postgres.client_of(DATABASE).await;
         client.batch_execute("SET search_path = pg_catalog, pg_temp").await.expect("it is set");
@@ -99,7 +99,7 @@ impl Trap {
         assert!(!said.contains("ERROR:"), "{sql}\n{said}");
     }
 
-    /// The same; whether it stops at an error, and what it says of them.
+    /// The same; returns whether it stops at an error, and its errors.
     #[track_caller]
     fn psql_says(&self, sql: &str, stop: &str) -> String {
         let mut command = Command::new("psql");
@@ -108,7 +108,7 @@ impl Trap {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("psql is of the package postgresql-client");
         let mut input = child.stdin.take().expect("it is piped");
-        // One that has stopped reads no more, and says why.
+        // A psql that has stopped reads no more, and reports why.
         let _ = input.write_all(sql.as_bytes());
         drop(input);
         let output = child.wait_with_output().expect("it ends");
@@ -117,7 +117,7 @@ impl Trap {
         said
     }
 
-    /// Nothing of mallory's has run, in a transaction that was rolled back neither.
+    /// No code of mallory's has run, not even in a transaction that was rolled back.
     async fn untouched(&self, by: &str) {
         let client = self.safe().await;
         let loot =
@@ -130,7 +130,7 @@ impl Trap {
         assert!(!lured, "{by}: rolled back:\n{}", self.fixture.postgres.log_tail(20));
     }
 
-    /// Who does not look out does walk into it.
+    /// A session with an unsafe `search_path` does run mallory's code.
     async fn is_a_trap(&self) {
         self.psql("SELECT now(); SELECT 1 = 2; SELECT 'x'::text; SELECT count(*) FROM pg_roles;");
         for what in ["function now", "operator = (integer, integer)", "type text", "view pg_roles"]
@@ -142,7 +142,7 @@ impl Trap {
         self.untouched("the beginning").await;
     }
 
-    /// A command's output, once it has ended well.
+    /// The output of a command that succeeded.
     async fn output(&self, command: WalpostBuilder, what: &str) -> String {
         let walpost = command.start();
         let (code, said) = ended(&walpost).await;
@@ -151,7 +151,7 @@ impl Trap {
         walpost.stdout().join("\n")
     }
 
-    /// What `init` prints.
+    /// The SQL that `init` prints.
     async fn init_prints_and_applies(&self) -> String {
         let init = || self.fixture.command("init");
         self.output(init().arg("--apply"), "init --apply").await;
@@ -169,7 +169,7 @@ impl Trap {
         sql
     }
 
-    /// As the application that looks out: the defaults of the table are walpost's.
+    /// As an application with a safe `search_path`: the table's defaults are walpost's.
     async fn insert(&self, count: u32) {
         let sql = format!(
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
@@ -180,7 +180,7 @@ impl Trap {
         }
     }
 
-    /// To which the least that waits is a backlog.
+    /// Treats the smallest amount of unread WAL as a backlog.
     fn command(&self, name: &str) -> WalpostBuilder {
         self.fixture.command(name).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB")
     }
@@ -210,7 +210,7 @@ impl Trap {
         )
         .await;
         self.fixture.confirmed(LONG_TIMEOUT).await;
-        // The figures of the slot and the publication are looked at again and again.
+        // walpost queries the slot's metrics and the publication repeatedly.
         let figures = async || {
             let (_, page) = walpost::admin::ask(&address, "/metrics").await.expect("it answers");
             String::from_utf8_lossy(&page).contains("\nwalpost_slot_")
@@ -237,7 +237,7 @@ impl Trap {
         self.output(replay, "replay-dead-letters").await;
     }
 
-    /// Each, as a superuser pastes it, until there is none more.
+    /// Runs each fix, as a superuser pastes it, until there is none left.
     async fn fixes_that_check_prints(&self) {
         self.execute(
             "SELECT pg_drop_replication_slot('walpost'); DROP PUBLICATION walpost;
@@ -271,7 +271,7 @@ impl Trap {
         }
     }
 
-    /// What lies in sql/, and what it tells people to run.
+    /// The files in sql/, and the statements in their comments.
     async fn shipped_sql(&self) {
         for (name, sql) in [
             ("01-schema.sql", include_str!("../../sql/01-schema.sql")),
@@ -296,7 +296,7 @@ impl Trap {
         )
         .await;
         self.psql(&statements);
-        // The second time what they conflict with is there.
+        // The second run conflicts with existing rows.
         self.psql(&statements);
         self.untouched("the statements for consumers").await;
     }

@@ -8,7 +8,7 @@ use super::fixture::{PASSWORD, ROLE_PASSWORD, SecureFixture, USER, showing};
 
 const SECRET: &str = "s3cret";
 
-/// All that it wrote until it ended, which has to be something.
+/// All output of a command until it exits, which must not be empty.
 async fn written(builder: WalpostBuilder, what: &str) -> String {
     let walpost = builder.start();
     assert!(
@@ -27,7 +27,7 @@ fn assert_silent(text: &str, what: &str) {
     assert_eq!(line, None, "{what}");
 }
 
-/// walpost with nothing but what the test gives.
+/// walpost with no environment except what the test sets.
 fn bare(name: &str) -> WalpostBuilder {
     Walpost::builder(walpost_bed::fixture::program()).arg(name)
 }
@@ -43,7 +43,7 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
         encrypted.certificate.display(),
         encrypted.key.display()
     );
-    // The library itself tells all that it does.
+    // librdkafka's debug log contains everything it does.
     for login in [
         fixture.login("SCRAM-SHA-512", USER, "scr4m-s3cret"),
         fixture.login("PLAIN", USER, "pl4in-s3cret"),
@@ -53,7 +53,7 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
         let command = |name: &str| {
             let levels = ["--log-level", "trace", "--log-format", "json"];
             let command = fixture.command(name, &secure, &source, &kafka).args(levels);
-            // Nothing answers there.
+            // No server listens there.
             let collector = "http://u:s3cret@127.0.0.1:1";
             command
                 .env("OTEL_EXPORTER_OTLP_ENDPOINT", collector)
@@ -148,7 +148,7 @@ async fn unparsable_values_are_not_printed_if_they_may_be_secret() {
             let command = bare(name).env("WALPOST_SOURCE_URL", url);
             let command = command.args(["--bootstrap-servers", "127.0.0.1:1"]);
             let command = command.args(["--log-level", "trace"]).start();
-            // One that can be understood in some way continues to try.
+            // A usable command line keeps retrying.
             let _ = walpost_bed::within(SHORT_TIMEOUT, async || {
                 command.pid().is_none() || command.said("PostgreSQL")
             })
@@ -209,7 +209,7 @@ async fn invalid_configuration_is_not_printed_if_it_may_be_secret() {
             command.kill9().await;
             let text = [command.stdout(), command.stderr()].concat().join("\n");
             assert!(!text.is_empty(), "{name} {given}");
-            // The names of mechanisms and the like are no secrets, and shown.
+            // Names of mechanisms and the like are not secret, and are shown.
             let shown = ["acks=", "linger.ms=", "sasl.mechanism="];
             if name == "run" || !shown.iter().any(|one| given.starts_with(one)) {
                 assert_silent(&text, &format!("{name} {given}"));

@@ -15,7 +15,7 @@ const LOCKED_BY_ANOTHER: &str = "another role holds the advisory lock";
 /// The lock by which one instance of walpost works at a time: its class is `walp`.
 const KEY: &str = "2002873456, hashtext('walpost')";
 
-/// A session of a new role with these rights.
+/// A session of a new role with these privileges.
 async fn session_of(fixture: &Fixture, role: &str, rights: &str) -> Client {
     fixture.postgres.execute(&format!("CREATE ROLE {role} LOGIN {rights}")).await;
     let (client, connection) = tokio_postgres::connect(&fixture.postgres.url_for(role), NoTls)
@@ -108,7 +108,7 @@ async fn statement_of_an_abandoned_attempt_is_cancelled() {
     walpost.await_line(STREAMS, SHORT_TIMEOUT * 2).await;
 }
 
-/// Delivery continues, in either feed, while someone holds the lock by `statements`.
+/// Delivery continues with either feed while a session holds the lock taken by `statements`.
 async fn delivers_despite(fixture: &Fixture, mallory: &Client, statements: &str) {
     mallory.batch_execute(statements).await.expect("PUBLIC is allowed to");
     for feed in ["stream", "auto"] {
@@ -144,7 +144,7 @@ async fn shared_advisory_locks_do_not_block_delivery() {
     delivers_despite(&fixture, &mallory, &lock).await;
 }
 
-/// It has no session at all.
+/// The holder has no session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn advisory_lock_of_a_prepared_transaction_does_not_block_delivery() {
     let postgres = Postgres::builder(Major::V15).setting("max_prepared_transactions", "2");
@@ -160,7 +160,7 @@ async fn advisory_lock_of_a_prepared_transaction_does_not_block_delivery() {
     assert!(warning.contains("ROLLBACK PREPARED"), "{warning}");
 }
 
-/// A role that may replicate can be another walpost, whatever it calls itself.
+/// A role that may replicate can be another walpost, whatever its `application_name`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn advisory_lock_of_a_replication_role_is_waited_for() {
     let fixture = Fixture::new().await;
@@ -175,7 +175,7 @@ async fn advisory_lock_of_a_replication_role_is_waited_for() {
     fixture.assert_exact(SHORT_TIMEOUT).await;
 }
 
-/// Where all tables are published, those of others are, too.
+/// If all tables are published, walpost receives those of other roles too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_on_another_published_table_does_not_block_delivery() {
     for published in ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public, theirs"] {
@@ -192,7 +192,7 @@ async fn lock_on_another_published_table_does_not_block_delivery() {
         let mallory = session_of(&fixture, "mallory", "").await;
         mallory.batch_execute("CREATE TABLE theirs.own (i int)").await.expect("its own table");
         mallory.batch_execute("BEGIN; LOCK TABLE theirs.own").await.expect("its own table");
-        // It looks at a publication that is there.
+        // The publication exists already.
         fixture.init(&[]).await;
         fixture.postgres.execute(&insert(10, 3)).await;
         let walpost = fixture.command("run").start();
@@ -206,12 +206,12 @@ async fn lock_on_another_published_table_does_not_block_delivery() {
     }
 }
 
-/// The code of the error that a statement ends with.
+/// The SQLSTATE with which a statement fails.
 fn code(done: Result<(), tokio_postgres::Error>) -> Option<String> {
     done.err().and_then(|error| error.code().map(|code| code.code().to_owned()))
 }
 
-/// Nobody can work then, and walpost resumes once it can.
+/// No client can work meanwhile; walpost resumes once it can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_lock_table_loses_no_event() {
     const OUT_OF_MEMORY: &str = "53200";
@@ -228,7 +228,7 @@ async fn full_lock_table_loses_no_event() {
     let walpost = fixture.command("run").start();
     let line = walpost.await_line("cannot connect to PostgreSQL", SHORT_TIMEOUT).await;
     assert!(line.contains(OUT_OF_MEMORY), "{line}");
-    // A statement, a superuser's too, may find no room.
+    // The lock table may be full for a superuser too.
     let killed = Command::new("kill").arg(process.to_string()).status().expect("it runs");
     assert!(killed.success());
     eventually(SHORT_TIMEOUT, "the session is ended", async || mallory.is_closed()).await;
@@ -237,7 +237,7 @@ async fn full_lock_table_loses_no_event() {
     fixture.assert_exact(SHORT_TIMEOUT).await;
 }
 
-/// With connections that are reserved for it.
+/// With connections reserved for walpost's role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reserved_connections_are_used_when_all_others_are_taken() {
     let postgres = Postgres::builder(Major::V18)

@@ -5,7 +5,7 @@ use walpost_bed::fixture::{SHORT_TIMEOUT, ended};
 
 use super::fixture::{CERTIFICATE, PASSWORD, ROLE_PASSWORD, SecureFixture, USER, showing};
 
-/// What `walpost run` ends with, with this source and a Kafka that is never asked.
+/// The error of `walpost run` with this source; it never connects to Kafka.
 async fn turned_away(fixture: &SecureFixture, source: &str) -> String {
     let (source, kafka) = (fixture.file("url", source), fixture.file("kafka", ""));
     let bootstrap = fixture.kafka.kafka.bootstrap();
@@ -14,7 +14,7 @@ async fn turned_away(fixture: &SecureFixture, source: &str) -> String {
     text
 }
 
-/// The reason for which Kafka cannot be used with these properties.
+/// The error with which Kafka cannot be used with these properties.
 async fn out_of_reach(fixture: &SecureFixture, bootstrap: &str, kafka: &str) -> String {
     let right = fixture.source_with(ROLE_PASSWORD, "");
     let (source, kafka) = (fixture.file("url", &right), fixture.file("kafka", kafka));

@@ -102,18 +102,18 @@ impl World {
     fn read_on(&mut self, at: usize) {
         let (rng, state) = (&mut self.rng, &mut self.server.sessions[at]);
         let Some(reader) = &mut state.reader else { return };
-        if reader.is_over || state.coming.len() >= UNDER_WAY {
+        if reader.is_over || state.unread.len() >= UNDER_WAY {
             return;
         }
         if let Some(row) = reader.rows.pop_front() {
-            return state.coming.push_back(ServerMessage::Row(row));
+            return state.unread.push_back(ServerMessage::Row(row));
         }
         let Some(copy) = reader.copy else {
             let refused = self.server.refuses && rng.u8(0..3) == 0;
             if refused || !self.server.slot_is_there {
                 self.server.refuses = false;
                 reader.is_over = true;
-                return state.coming.push_back(ServerMessage::Refused);
+                return state.unread.push_back(ServerMessage::Refused);
             }
             reader.copy = Some(self.server.confirmed);
             return;
@@ -128,15 +128,15 @@ impl World {
             reader.position = Some(position);
             if !reader.has_read && position.starts_after(reader.from) {
                 reader.is_over = true;
-                state.coming.push_back(ServerMessage::Failed(moved(reader.from, position.read)));
+                state.unread.push_back(ServerMessage::Failed(moved(reader.from, position.read)));
             } else if reader.has_read {
-                state.coming.push_back(ServerMessage::ReadUpTo(position));
+                state.unread.push_back(ServerMessage::ReadUpTo(position));
                 if position.is_near_end(reader.catch_up.stream_tail_bytes()) {
                     reader.is_over = true;
-                    state.coming.push_back(ServerMessage::Over);
+                    state.unread.push_back(ServerMessage::Over);
                 } else if position.backlog().costs_less_as_stream(reader.catch_up.traffic()) {
                     reader.is_over = true;
-                    state.coming.push_back(ServerMessage::StreamCostsLess(position.backlog()));
+                    state.unread.push_back(ServerMessage::StreamCostsLess(position.backlog()));
                 }
             }
             return;
@@ -147,8 +147,8 @@ impl World {
         if !messages.is_empty() && std::mem::take(&mut self.server.refuses) {
             // Within the batch.
             messages.truncate(rng.usize(0..=messages.len()));
-            state.coming.extend(messages.into_iter().map(ServerMessage::Row));
-            state.coming.push_back(ServerMessage::Refused);
+            state.unread.extend(messages.into_iter().map(ServerMessage::Row));
+            state.unread.push_back(ServerMessage::Refused);
             reader.is_over = true;
             return;
         }

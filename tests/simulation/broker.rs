@@ -52,7 +52,7 @@ enum Inquiry {
         answers: u64,
     },
     Answered {
-        /// When the brokers are asked again.
+        /// When the brokers are queried again.
         again: u64,
     },
 }
@@ -76,7 +76,7 @@ pub(crate) struct Producer {
     oldest: (Option<Seq>, u64),
     /// The state of the diagnosis of missing acknowledgements, and its result.
     inquiry: Inquiry,
-    told: Option<Fault>,
+    reported: Option<Fault>,
     /// Records that were appended or rejected, and when that is reported.
     acks: Vec<(u64, Vec<Report>)>,
     waiting: Vec<Report>,
@@ -143,7 +143,7 @@ impl World {
         if oldest != producer.oldest.0 {
             producer.oldest = (oldest, now);
             producer.inquiry = Inquiry::None;
-            if producer.told.take().is_some() {
+            if producer.reported.take().is_some() {
                 producer.condition(Condition::Flowing);
             }
             return;
@@ -165,7 +165,7 @@ impl World {
         if matches!(producer.inquiry, Inquiry::Asked { answers } if answers <= now) {
             producer.inquiry = Inquiry::Answered { again: now + 30_000 };
             let fault = if now < away_until { Fault::OutOfReach } else { Fault::Unknown };
-            if producer.told.replace(fault) != Some(fault) {
+            if producer.reported.replace(fault) != Some(fault) {
                 producer.condition(Condition::Stalled { reason: "asked".into(), fault });
             }
         }
@@ -276,7 +276,7 @@ impl World {
             stuck: None,
             oldest: (None, 0),
             inquiry: Inquiry::None,
-            told: None,
+            reported: None,
             acks: Vec::new(),
             waiting: Vec::new(),
             conditions: Vec::new(),
@@ -339,8 +339,8 @@ impl Producer {
 
     /// No broker is reachable: recovery must be reported then.
     pub(crate) fn unreachable(&mut self, condition: Condition) {
-        if let Some(told) = &mut self.told {
-            *told = Fault::OutOfReach;
+        if let Some(reported) = &mut self.reported {
+            *reported = Fault::OutOfReach;
         }
         self.condition(condition);
     }

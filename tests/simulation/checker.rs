@@ -66,8 +66,8 @@ struct Process {
     unpassed: usize,
     /// The end of WAL at its first session.
     reaches: Option<Lsn>,
-    told_ms: Option<u64>,
-    told_twice_ms: Option<u64>,
+    stop_ms: Option<u64>,
+    second_stop_ms: Option<u64>,
     confirmed: Lsn,
     /// The highest WAL position that it has received.
     known: Lsn,
@@ -142,8 +142,8 @@ impl<'a> Checker<'a> {
             TraceEvent::Told { process, twice } => {
                 let process = self.process(*process);
                 process.cut_off = process.session.is_none();
-                let told = if *twice { &mut process.told_twice_ms } else { &mut process.told_ms };
-                *told = Some(now_ms);
+                let stop = if *twice { &mut process.second_stop_ms } else { &mut process.stop_ms };
+                *stop = Some(now_ms);
             }
             TraceEvent::Exited { process, exit } => return self.exited(now_ms, *process, exit),
             TraceEvent::Opened { .. } => return self.opened(now_ms, event),
@@ -170,7 +170,7 @@ impl<'a> Checker<'a> {
             }
             TraceEvent::Released { session, unattended_ms, left } => {
                 let owner = self.owner(*session);
-                owner.feeds.was_left(now_ms, *left, owner.told_ms.is_some());
+                owner.feeds.was_left(now_ms, *left, owner.stop_ms.is_some());
                 owner.session = None;
                 owner.let_go_ms = Some(now_ms);
                 if *unattended_ms > UNATTENDED_MS {
@@ -392,13 +392,13 @@ impl<'a> Checker<'a> {
     fn exited(&mut self, now_ms: u64, number: usize, exit: &Exit) -> Verdict {
         let process = self.processes.remove(&number).unwrap_or_default();
         let wrong = |why: &str| Err(format!("process {number} ended by {exit:?}: {why}"));
-        if let Some(told) = process.told_twice_ms
-            && now_ms > told + SLACK_MS
+        if let Some(stop) = process.second_stop_ms
+            && now_ms > stop + SLACK_MS
         {
             return wrong("late after a second stop signal");
         }
-        if let Some(told) = process.told_ms
-            && now_ms > told + self.schedule.drain_timeout_ms + SLACK_MS
+        if let Some(stop) = process.stop_ms
+            && now_ms > stop + self.schedule.drain_timeout_ms + SLACK_MS
         {
             return wrong("later than its drain timeout");
         }
@@ -412,7 +412,7 @@ impl<'a> Checker<'a> {
                 Some(why) => wrong(&why),
                 None => Ok(()),
             },
-            Exit::Aborted if process.told_twice_ms.is_none() => wrong("only one stop signal"),
+            Exit::Aborted if process.second_stop_ms.is_none() => wrong("only one stop signal"),
             Exit::Unconfirmed if !process.until => wrong("it had no `--until`"),
             Exit::Unconfirmed if self.has_no_excuse(&process) => {
                 wrong("it closed its feed without a last confirmation")
@@ -443,7 +443,7 @@ impl<'a> Checker<'a> {
     }
 
     fn clean(&self, now_ms: u64, process: &Process, summary: &Summary) -> Option<String> {
-        if process.told_ms.is_none() && !process.until {
+        if process.stop_ms.is_none() && !process.until {
             return Some("no stop signal".into());
         }
         if process.until && Some(self.slot) < process.reaches {
@@ -455,9 +455,9 @@ impl<'a> Checker<'a> {
         // If it stopped within the time limit, and session and producer worked to the end, the next
         // start repeats nothing of what it read in that session.
         let had_a_session = process.took && !process.cut_off && process.let_go_ms == Some(now_ms);
-        let in_time = |told: u64| now_ms < told + self.schedule.drain_timeout_ms * 3 / 4;
+        let in_time = |stop: u64| now_ms < stop + self.schedule.drain_timeout_ms * 3 / 4;
         let undisturbed = had_a_session
-            && process.told_ms.is_some_and(in_time)
+            && process.stop_ms.is_some_and(in_time)
             && !process.failed
             && summary.undrained == 0;
         if undisturbed {
@@ -480,7 +480,7 @@ impl<'a> Checker<'a> {
         let is_alone = self.schedule.walposts == 1 && process.opened > 0;
         let is_undisturbed = self.faults.is_empty() && self.schedule.poison.is_none();
         let has_time = self.schedule.drain_timeout_ms > 4000;
-        is_alone && is_undisturbed && has_time && process.told_ms.is_none()
+        is_alone && is_undisturbed && has_time && process.stop_ms.is_none()
     }
 
     /// The halt is at a rejected event, and everything before it is delivered if the error says so.

@@ -67,7 +67,7 @@ impl SimSource {
         let position = self.world.lock().server.confirmed;
         let slowly = self.world.lock().one_in(4);
         self.pause(if slowly { 400 } else { 20 }).await;
-        if let Some(advance) = look.outset.first_advance(position) {
+        if let Some(advance) = look.start_position.first_advance(position) {
             let mut world = self.world.lock();
             world.may_advance(advance)?;
             world.advance_slot(advance.to)?;
@@ -75,7 +75,7 @@ impl SimSource {
         // Before the slot is copied.
         self.world.lock().may_be_advanced_by_a_foreign_client();
         self.pause(20).await;
-        let reader = Reader::new(self.catch_up.clone(), look.outset.ack);
+        let reader = Reader::new(self.catch_up.clone(), look.start_position.ack);
         self.world.lock().server.sessions[session].reader = Some(reader);
         Ok(())
     }
@@ -131,8 +131,8 @@ impl SimFeed {
     fn new(source: &SimSource, world: &World, session: usize, resume: &Resume, look: Look) -> Self {
         let state = &world.server.sessions[session];
         let start = match resume {
-            Resume::AtSlot { .. } => look.outset.start,
-            Resume::At { .. } => state.told,
+            Resume::AtSlot { .. } => look.start_position.start,
+            Resume::At { .. } => state.confirmable,
         };
         let (now, catch_up) = (Instant::now(), source.catch_up.clone());
         Self {
@@ -166,18 +166,18 @@ impl SimFeed {
     fn take(&mut self, reading: bool) -> Option<Result<Received, SourceError>> {
         let mut world = self.world.lock();
         let state = &mut world.server.sessions[self.session];
-        let came = if reading { state.coming.pop_front() } else { None };
-        let Some(came) = came else {
+        let message = if reading { state.unread.pop_front() } else { None };
+        let Some(message) = message else {
             let ended = || Err(SourceError::Lost("the session ended".into()));
             return state.ended.then(ended);
         };
-        match came {
+        match message {
             ServerMessage::Refused => self.over = Why::Refused,
             ServerMessage::StreamCostsLess(_) => self.over = Why::StreamCostsLess,
             _ => {}
         }
         self.idle = None;
-        let received = match (came, &mut self.side) {
+        let received = match (message, &mut self.side) {
             (ServerMessage::Failed(error), _) => return Some(Err(error)),
             (ServerMessage::Streamed(received), Side::Stream(lag)) => {
                 lag.received(&received, 100);
@@ -197,16 +197,16 @@ impl SimFeed {
             (ServerMessage::Refused, Side::Batches(progress, _)) => {
                 progress.refused("injected fault")
             }
-            (came, _) => unreachable!("{came:?} in the other feed"),
+            (message, _) => unreachable!("{message:?} in the other feed"),
         };
-        let told = match &received {
+        let event = match &received {
             Received::Keepalive(wal_end) => Some((*wal_end, "keepalive")),
             Received::Message(Message::Commit(commit)) => Some((commit.end_lsn, "commit")),
             Received::Message(Message::Begin(begin)) => Some((begin.commit_lsn, "begin")),
             Received::Message(_) => None,
         };
-        self.open = if matches!(told, Some((_, "commit"))) { 0 } else { self.open + 1 };
-        if let Some((up_to, what)) = told {
+        self.open = if matches!(event, Some((_, "commit"))) { 0 } else { self.open + 1 };
+        if let Some((up_to, what)) = event {
             if what != "keepalive" {
                 self.within = what == "begin";
             }
@@ -220,7 +220,7 @@ impl SimFeed {
         let Side::Batches(_, moves) = &mut self.side else { return None };
         let mut world = self.world.lock();
         let state = &mut world.server.sessions[self.session];
-        moves.want(state.told);
+        moves.want(state.confirmable);
         let position = state.moved.take()?;
         moves.ended(position.as_ref().ok().copied(), Instant::now());
         Some(position)
@@ -255,7 +255,7 @@ impl SimFeed {
         if ended { Err(SourceError::Lost("the session ended".into())) } else { Ok(()) }
     }
 
-    async fn come(&mut self, reading: bool) -> Result<Received, SourceError> {
+    async fn receive(&mut self, reading: bool) -> Result<Received, SourceError> {
         let _attended = Attended::new(&self.world, self.session);
         self.idle = if reading { None } else { self.idle.or(Some(Instant::now())) };
         match &mut self.side {
@@ -269,8 +269,8 @@ impl SimFeed {
             {
                 return Ok(progress.keepalive());
             }
-            if let Some(came) = self.take(reading) {
-                return came;
+            if let Some(received) = self.take(reading) {
+                return received;
             }
             let due = self.due();
             tokio::select! {
@@ -338,15 +338,15 @@ impl Feed for SimFeed {
     }
 
     async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        let came = self.come(reading).await;
-        self.failed(came.is_err());
-        came
+        let received = self.receive(reading).await;
+        self.failed(received.is_err());
+        received
     }
 
     fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
-        let came = self.take(true);
-        self.failed(matches!(came, Some(Err(_))));
-        came
+        let received = self.take(true);
+        self.failed(matches!(received, Some(Err(_))));
+        received
     }
 
     /// Always true, so that the relay never pauses for batching, which blocks the thread.
@@ -390,7 +390,7 @@ impl Feed for SimFeed {
                 let has_rows = {
                     let world = self.world.lock();
                     matches!(
-                        world.server.sessions[self.session].coming.front(),
+                        world.server.sessions[self.session].unread.front(),
                         Some(ServerMessage::Row(_))
                     )
                 };

@@ -63,12 +63,12 @@ pub(crate) struct SessionState {
     from: Lsn,
     cursor: Cursor,
     /// Sent, and not read by the client.
-    pub(crate) coming: VecDeque<ServerMessage>,
+    pub(crate) unread: VecDeque<ServerMessage>,
     pub(crate) ended: bool,
     /// What the client may confirm, and what the session has confirmed of it at its last check. In a
     /// catch-up, the slot may be advanced to it.
     pub(crate) offered: Lsn,
-    pub(crate) told: Lsn,
+    pub(crate) confirmable: Lsn,
     looked: Instant,
     pub(crate) wake: Arc<Notify>,
     pub(crate) unattended_since: Option<Instant>,
@@ -82,7 +82,7 @@ pub(crate) struct SessionState {
 /// What was observed of the slot before it is used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
-    pub(crate) outset: StartPosition,
+    pub(crate) start_position: StartPosition,
     at_slot: Lsn,
     passed: bool,
     pub(crate) in_batches: bool,
@@ -154,22 +154,22 @@ impl World {
         let session = &mut self.server.sessions[at];
         let mut all = false;
         for _ in 0..burst {
-            if session.coming.len() >= UNDER_WAY {
+            if session.unread.len() >= UNDER_WAY {
                 break;
             }
             if self.rng.u64(0..often) == 0 {
                 let sent = self.log.sent(&session.cursor).max(session.from);
-                session.coming.push_back(ServerMessage::Streamed(Received::Keepalive(sent)));
+                session.unread.push_back(ServerMessage::Streamed(Received::Keepalive(sent)));
             }
             let Some(message) = self.log.send(&mut session.cursor, session.from) else {
                 all = true;
                 break;
             };
-            session.coming.push_back(ServerMessage::Streamed(message));
+            session.unread.push_back(ServerMessage::Streamed(message));
         }
         let idle = all && self.server.confirmed >= self.log.end;
         if all && self.rng.u8(0..3) == 0 {
-            session.coming.push_back(ServerMessage::Streamed(Received::Keepalive(self.log.end)));
+            session.unread.push_back(ServerMessage::Streamed(Received::Keepalive(self.log.end)));
         }
         session.wake.notify_one();
         if idle { self.rng.u64(20..200) } else { self.rng.u64(1..25) }
@@ -179,7 +179,7 @@ impl World {
     pub(crate) fn look(&mut self, at: usize) {
         let rest = Duration::from_millis(self.schedule.looks_ms);
         let session = &mut self.server.sessions[at];
-        if session.looked.elapsed() >= rest && session.told != session.offered {
+        if session.looked.elapsed() >= rest && session.confirmable != session.offered {
             session.looked = Instant::now();
             self.confirm(at);
         }
@@ -189,7 +189,7 @@ impl World {
         let is_stream = self.server.holder == Some(session);
         let state = &mut self.server.sessions[session];
         let lsn = state.offered;
-        if std::mem::replace(&mut state.told, lsn) != lsn && is_stream {
+        if std::mem::replace(&mut state.confirmable, lsn) != lsn && is_stream {
             self.note(TraceEvent::Confirmed { session, lsn });
         }
         self.server.sessions[session].wake.notify_one();
@@ -197,9 +197,9 @@ impl World {
 
     /// The confirmation of the session's client arrives.
     fn take_note(&mut self, at: usize) {
-        let told = self.server.sessions[at].told;
-        if told > self.server.confirmed {
-            self.set_slot(told);
+        let confirmable = self.server.sessions[at].confirmable;
+        if confirmable > self.server.confirmed {
+            self.set_slot(confirmable);
         }
         self.server.sessions[at].wake.notify_one();
     }
@@ -223,8 +223,8 @@ impl World {
         let Some(at) = self.server.holder.or(self.server.lock.take()) else { return };
         self.free_slot();
         let session = &mut self.server.sessions[at];
-        let left = self.rng.usize(0..=session.coming.len());
-        session.coming.truncate(left);
+        let left = self.rng.usize(0..=session.unread.len());
+        session.unread.truncate(left);
         session.ended = true;
         session.wake.notify_one();
         self.note(TraceEvent::Broke { session: at });
@@ -310,11 +310,11 @@ impl World {
             Resume::At { confirmed, .. } => at_slot > *confirmed,
             Resume::AtSlot { .. } => false,
         };
-        let outset = StartPosition::of(resume, at_slot);
-        let backlog = Backlog::between(at_slot, outset.ack, self.log.end, false);
-        let in_batches =
-            catch_up.applies_to(backlog.unread) && outset.choose_catch_up(backlog, catch_up);
-        Ok(Look { outset, at_slot, passed, in_batches })
+        let start_position = StartPosition::of(resume, at_slot);
+        let backlog = Backlog::between(at_slot, start_position.ack, self.log.end, false);
+        let in_batches = catch_up.applies_to(backlog.unread)
+            && start_position.choose_catch_up(backlog, catch_up);
+        Ok(Look { start_position, at_slot, passed, in_batches })
     }
 
     /// Opens a session that holds the slot or the lock of its name, or says why not.
@@ -338,23 +338,23 @@ impl World {
         if self.slot_is_in_use() {
             return Err(in_use());
         }
-        let Look { outset, at_slot, passed, in_batches } = look;
-        let (stands, seen) = (self.server.confirmed, at_slot.max(outset.ack));
-        if stands > seen {
+        let Look { start_position, at_slot, passed, in_batches } = look;
+        let (confirmed, seen) = (self.server.confirmed, at_slot.max(start_position.ack));
+        if confirmed > seen {
             return Err(match resume {
-                Resume::At { after_another: false, .. } => moved(seen, stands),
+                Resume::At { after_another: false, .. } => moved(seen, confirmed),
                 _ => SourceError::Lost("the slot was advanced meanwhile".into()),
             });
         }
         let session = self.server.sessions.len();
-        let (start, from) = (outset.ack, outset.start.max(stands));
+        let (start, from) = (start_position.ack, start_position.start.max(confirmed));
         self.server.sessions.push(SessionState {
             from,
             cursor: Cursor::default(),
-            coming: VecDeque::new(),
+            unread: VecDeque::new(),
             ended: false,
             offered: start,
-            told: start,
+            confirmable: start,
             looked: Instant::now(),
             wake: Arc::default(),
             unattended_since: None,

@@ -42,7 +42,7 @@ func consume(ctx context.Context, brokers, topic, group, database, by string) er
 		return err
 	}
 	defer db.Close(context.WithoutCancel(ctx))
-	// Functions, operators and types are PostgreSQL's own, whatever stands in other schemas.
+	// No other schema can replace PostgreSQL's functions, operators and types.
 	if _, err := db.Exec(ctx, `SET search_path = pg_catalog, pg_temp`); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func consume(ctx context.Context, brokers, topic, group, database, by string) er
 				return fmt.Errorf("%s/%d at %d: %w", record.Topic, record.Partition, record.Offset, err)
 			}
 		}
-		// After the transactions: where this is lost the records come again, and are skipped.
+		// After the transactions: if this commit is lost, the records arrive again and are skipped.
 		if err := client.CommitUncommittedOffsets(ctx); err != nil {
 			return err
 		}
@@ -87,8 +87,8 @@ func process(ctx context.Context, db *pgx.Conn, by string, record *kgo.Record) e
 	})
 }
 
-// isFirst says whether nobody acted on the event yet. From here to the end of the
-// transaction nobody else can.
+// isFirst reports whether the event was not processed yet. No other consumer can process it
+// until the transaction ends.
 func isFirst(ctx context.Context, tx pgx.Tx, by string, record *kgo.Record) (bool, error) {
 	var sql string
 	var values []any
@@ -112,7 +112,7 @@ func isFirst(ctx context.Context, tx pgx.Tx, by string, record *kgo.Record) (boo
 		         WHERE seen.last_position < excluded.last_position`
 		values = []any{record.Topic, record.Partition, header(record, "walpost.position")}
 	default:
-		return false, fmt.Errorf("repeated events are known by id, idempotency-key or position, not %s", by)
+		return false, fmt.Errorf("deduplicate by id, idempotency-key or position, not by %s", by)
 	}
 	done, err := tx.Exec(ctx, sql, values...)
 	return done.RowsAffected() == 1, err

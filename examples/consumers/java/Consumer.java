@@ -44,7 +44,7 @@ class Consumer {
         var text = new StringDeserializer();
         try (var connection = DriverManager.getConnection(database);
                 var consumer = new KafkaConsumer<>(properties, text, text)) {
-            // Functions, operators and types are PostgreSQL's own, whatever stands in other schemas.
+            // No other schema can replace PostgreSQL's functions, operators and types.
             execute(connection, "SET search_path = pg_catalog, pg_temp");
             connection.setAutoCommit(false);
             consumer.subscribe(List.of(topic));
@@ -55,15 +55,15 @@ class Consumer {
                     }
                     connection.commit();
                 }
-                // After the transactions: where this is lost the records come again, and are skipped.
+                // After the transactions: if this commit is lost, the records arrive again and are skipped.
                 consumer.commitSync();
             }
         }
     }
 
     /**
-     * Whether nobody acted on the event yet. From here to the end of the transaction nobody
-     * else can.
+     * Whether the event was not processed yet. No other consumer can process it until the
+     * transaction ends.
      */
     static boolean isFirst(Connection connection, String by, ConsumerRecord<String, String> record)
             throws SQLException {
@@ -94,7 +94,7 @@ class Consumer {
                 return execute(connection, sql, record.topic(), record.partition(), position) == 1;
             }
             default -> throw new IllegalArgumentException(
-                "repeated events are known by id, idempotency-key or position, not " + by);
+                "deduplicate by id, idempotency-key or position, not by " + by);
         }
     }
 

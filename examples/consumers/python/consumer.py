@@ -23,13 +23,13 @@ def consume(brokers, topic, group, database, by):
         "bootstrap.servers": brokers,
         "group.id": group,
         "auto.offset.reset": "earliest",
-        # What is stored below is committed once a second, and as partitions are given back.
+        # Stored offsets are committed once a second, and when partitions are revoked.
         "enable.auto.offset.store": False,
         "auto.commit.interval.ms": 1000,
     })
     consumer.subscribe([topic])
     with psycopg.connect(database, autocommit=True) as connection:
-        # Functions, operators and types are PostgreSQL's own, whatever stands in other schemas.
+        # No other schema can replace PostgreSQL's functions, operators and types.
         connection.execute("SET search_path = pg_catalog, pg_temp")
         while True:
             record = consumer.poll(1.0)
@@ -40,13 +40,13 @@ def consume(brokers, topic, group, database, by):
             with connection.transaction():
                 if is_first(connection, by, record):
                     act(connection, record)
-            # After the transaction: where this is lost the record comes again, and is skipped.
+            # After the transaction: if the offset is lost, the record arrives again and is skipped.
             consumer.store_offsets(record)
 
 
 def is_first(connection, by, record):
-    """Whether nobody acted on the event yet. From here to the end of the transaction
-    nobody else can."""
+    """Whether the event was not processed yet. No other consumer can process it until the
+    transaction ends."""
     if by == "id":
         sql = """INSERT INTO public.processed_events (consumer, event_id) VALUES ('billing', %s)
                  ON CONFLICT DO NOTHING"""
@@ -66,7 +66,7 @@ def is_first(connection, by, record):
                    WHERE seen.last_position < excluded.last_position"""
         values = [record.topic(), record.partition(), header(record, "walpost.position")]
     else:
-        raise ValueError(f"repeated events are known by id, idempotency-key or position, not {by}")
+        raise ValueError(f"deduplicate by id, idempotency-key or position, not by {by}")
     return connection.execute(sql, values).rowcount == 1
 
 

@@ -35,13 +35,13 @@ pub(crate) async fn consume(
     let (mut database, connection) = tokio_postgres::connect(database, NoTls).await?;
     // It ends with its client; an error there shows at the client.
     tokio::spawn(connection);
-    // Functions, operators and types are PostgreSQL's own, whatever stands in other schemas.
+    // No other schema can replace PostgreSQL's functions, operators and types.
     database.batch_execute("SET search_path = pg_catalog, pg_temp").await?;
     let consumer: StreamConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("group.id", group)
         .set("auto.offset.reset", "earliest")
-        // What is stored below is committed once a second, and as partitions are given back.
+        // Stored offsets are committed once a second, and when partitions are revoked.
         .set("enable.auto.offset.store", "false")
         .set("auto.commit.interval.ms", "1000")
         .create()?;
@@ -53,13 +53,13 @@ pub(crate) async fn consume(
             act(&transaction, &record).await?;
         }
         transaction.commit().await?;
-        // After the transaction: where this is lost the record comes again, and is skipped.
+        // After the transaction: if the offset is lost, the record arrives again and is skipped.
         consumer.store_offset_from_message(&record)?;
     }
 }
 
-/// Whether nobody acted on the event yet. From here to the end of the transaction
-/// nobody else can.
+/// Whether the event was not processed yet. No other consumer can process it until the
+/// transaction ends.
 async fn is_first(
     transaction: &Transaction<'_>,
     by: &str,
@@ -92,7 +92,7 @@ async fn is_first(
                          WHERE seen.last_position < excluded.last_position";
             transaction.execute(sql, &[&record.topic(), &record.partition(), &position]).await?
         }
-        other => bail!("repeated events are known by id, idempotency-key or position, not {other}"),
+        other => bail!("deduplicate by id, idempotency-key or position, not by {other}"),
     };
     Ok(changed == 1)
 }

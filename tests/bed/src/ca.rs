@@ -40,7 +40,7 @@ distinguished_name = name
 [name]
 ";
 
-/// An authority and all that it signed. Dropped, its files are gone.
+/// A CA and all certificates that it signed. Its files are removed on drop.
 #[derive(Debug)]
 pub struct CertificateAuthority {
     cleanup: CleanupGuard,

@@ -100,7 +100,7 @@ pub enum Task {
     Failed(String),
 }
 
-/// A running (or stopped) worker. Dropped, it is gone with its offsets.
+/// A running (or stopped) worker. It is removed with its offsets on drop.
 #[derive(Debug)]
 pub struct Debezium {
     server: Server,
@@ -198,7 +198,7 @@ impl Debezium {
         self.pid().is_none()
     }
 
-    /// Kills it; it is gone on return.
+    /// Kills it, and returns once it has exited.
     pub async fn kill9(&self) {
         self.server.kill_all().await;
     }

@@ -7,7 +7,7 @@ use crate::cache;
 use crate::error::BedError;
 use crate::os_account::is_root;
 
-/// Mounted on a directory that a cleanup's watchdog sees to. Dropped, it is gone.
+/// Mounted on a directory that a cleanup's watchdog unmounts. Unmounted on drop.
 #[derive(Debug)]
 pub(crate) struct SmallDisk {
     at: PathBuf,

@@ -104,7 +104,7 @@ impl Fixture {
         self
     }
 
-    /// Runs statements, then init: what they create stays as it is.
+    /// Runs statements, then init, which keeps what they create.
     pub async fn over(self, sql: &str) -> Self {
         self.postgres.execute(sql).await;
         self.init(&[]).await;
@@ -142,7 +142,7 @@ impl Fixture {
         walpost
     }
 
-    /// How `walpost run` with these arguments ends, and what it said.
+    /// The exit status and the output of `walpost run` with these arguments.
     pub async fn run_to_its_end(&self, arguments: &[&str]) -> (Option<i32>, String) {
         ended(&self.command("run").args(arguments).start()).await
     }
@@ -252,7 +252,7 @@ impl Fixture {
     }
 }
 
-/// Stops it; what its last line says.
+/// Stops it; returns its last line.
 pub async fn stop(walpost: Walpost) -> serde_json::Value {
     walpost.terminate();
     let status = walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops");
@@ -290,7 +290,7 @@ pub fn proxied(proxy: &Proxy) -> String {
     format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port())
 }
 
-/// How a program that ends by itself ended, and its lines of standard error.
+/// The exit status of a program that is not stopped, and its lines of standard error.
 pub async fn ended(walpost: &Walpost) -> (Option<i32>, String) {
     let status = walpost.wait(SHORT_TIMEOUT).await;
     let text = walpost.stderr().join("\n");

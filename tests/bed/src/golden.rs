@@ -79,7 +79,7 @@ pub struct Recorder {
     attributed: usize,
 }
 
-/// What became of a step.
+/// The result of a step.
 enum RowOutcome {
     Records(Vec<Consumed>),
     Dies(String),
@@ -239,7 +239,7 @@ impl Recorder {
             if begin.elapsed() > PATIENCE && !std::mem::replace(&mut is_repeated, true) {
                 let _ = self.postgres.client().await.simple_query(sql).await;
             }
-            // The worker is asked less often than the consumer, since its answer costs more.
+            // The worker is queried less often than the consumer, since that costs more.
             looks += 1;
             if looks % 5 != 0 {
                 return None;
@@ -275,7 +275,7 @@ fn record_text(record: &Consumed, scenario: &Scenario) -> String {
     if is_placed || key.is_some_and(|key| without_addresses(&key) == key) {
         let _ = write!(text, ",\"partition\":{}", record.partition);
     }
-    // Unless a column says otherwise it is the time at which Debezium saw the row.
+    // The default is the time at which Debezium read the row.
     if let Some(timestamp) = record.timestamp_ms.filter(|it| !is_of_this_run(*it)) {
         let _ = write!(text, ",\"timestamp\":{timestamp}");
     }

@@ -169,7 +169,7 @@ impl KafkaBuilder {
     }
 }
 
-/// A running (or stopped) broker. Dropped, it is gone with its data.
+/// A running (or stopped) broker. It is removed with its data on drop.
 #[derive(Debug)]
 pub struct Kafka {
     /// Before the server, which removes the directory that it is mounted in.
@@ -267,7 +267,7 @@ impl Kafka {
         self.pid().is_none()
     }
 
-    /// Kills it; it is gone on return.
+    /// Kills it, and returns once it has exited.
     pub async fn kill9(&self) {
         self.server.kill_all().await;
     }

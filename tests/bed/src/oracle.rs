@@ -36,7 +36,7 @@ impl Row {
     }
 }
 
-/// Where a record lies and whose row it says to be.
+/// A record's partition and offset, and the row that it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     pub id: String,
@@ -90,7 +90,7 @@ struct KeyState {
     partition: i32,
 }
 
-/// Judges records against the committed rows, which stand in commit order per key.
+/// Checks records against the committed rows, which are in commit order per key.
 ///
 /// The records of a partition must be in their order, as every reader of
 /// the bed hands them out.

@@ -13,7 +13,7 @@ use crate::error::{BedError, Doing};
 const FIRST: u16 = 15_000;
 const COUNT: u16 = 15_000;
 
-/// A port that nobody else gets until this value is dropped.
+/// A port that no other process gets until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,

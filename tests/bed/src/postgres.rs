@@ -234,7 +234,7 @@ impl PostgresBuilder {
     }
 }
 
-/// A running (or stopped) server. Dropped, it is gone with its data.
+/// A running (or stopped) server. It is removed with its data on drop.
 #[derive(Debug)]
 pub struct Postgres {
     /// First, since the directory is not removed while it is there.
@@ -265,7 +265,7 @@ impl Postgres {
         self.port.number()
     }
 
-    /// Where its Unix socket lies, as a `host` of a connection string.
+    /// The directory of its Unix socket, as a `host` of a connection string.
     pub fn socket_dir(&self) -> PathBuf {
         self.server.directory().join("sock")
     }
@@ -363,7 +363,7 @@ impl Postgres {
         self.pid().is_none()
     }
 
-    /// Kills the postmaster and all its children with SIGKILL; they are gone on return.
+    /// Kills the postmaster and all its children with SIGKILL; returns once they have exited.
     pub async fn kill9(&self) {
         self.server.kill_all().await;
     }

@@ -20,7 +20,7 @@ use crate::server::Server;
 /// How long it may take to be ready.
 const READY: Duration = Duration::from_secs(60);
 
-/// A running Prometheus. Dropped, it is gone with its data.
+/// A running Prometheus. It is removed with its data on drop.
 #[derive(Debug)]
 pub struct Prometheus {
     server: Server,

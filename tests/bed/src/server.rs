@@ -15,7 +15,7 @@ use crate::cleanup::CleanupGuard;
 use crate::error::{BedError, Doing};
 use crate::eventually::{within, within_blocking};
 
-/// How long a server may take to end by itself when its handle is dropped.
+/// How long a server may take to shut down when its handle is dropped.
 const FAREWELL: Duration = Duration::from_secs(6);
 
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Sends a signal; nothing happens when the process is gone.
+    /// Sends a signal; does nothing if the process has exited.
     pub(crate) fn signal(&self, signal: Signal) {
         self.reap();
         // The child is unreaped under the lock: the id is still its own.
@@ -127,7 +127,7 @@ impl Server {
         self.exit()
     }
 
-    /// Kills it and all that it started with SIGKILL, and awaits that they are gone.
+    /// Kills it and its children with SIGKILL, and awaits that they have exited.
     pub(crate) async fn kill_all(&self) {
         let Some(pid) = self.pid() else { return };
         let family = children_of(pid);
@@ -151,7 +151,7 @@ impl Drop for Server {
     }
 }
 
-/// Sends a signal to a process that may be gone.
+/// Sends a signal to a process that may have exited.
 pub(crate) fn signal(id: u32, signal: Signal) {
     let _ = kill_process(pid_of(id), signal);
 }

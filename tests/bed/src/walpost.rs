@@ -219,7 +219,7 @@ impl Walpost {
         self.server.signal(Signal::CONT);
     }
 
-    /// SIGKILL; it is gone on return, with all its lines read.
+    /// SIGKILL; returns once it has exited, with all its lines read.
     pub async fn kill9(&self) {
         self.server.kill_all().await;
         self.read_to_the_end(Duration::from_secs(10)).await;

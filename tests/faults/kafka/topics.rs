@@ -25,7 +25,7 @@ async fn missing(report: CaseReport) {
     let line = walpost.await_line("delivery failed; replaying", SHORT_TIMEOUT).await;
     assert!(line.contains(&format!("kafka-topics.sh --create --topic {topic}")), "{line}");
     confirms_nothing(&fixture, &writer).await;
-    // It tries again and again, and has said so already.
+    // It keeps retrying, and has logged that already.
     let tried = async || times(&walpost, "a record still is not delivered") >= 2;
     eventually(SHORT_TIMEOUT, "further attempts", tried).await;
     assert_eq!(times(&walpost, "delivery failed; replaying"), 1, "{:?}", walpost.stderr());

@@ -29,7 +29,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A fixture whose topic is there.
+/// A fixture whose topic exists.
 async fn scene_of(kafka: &Kafka) -> Fixture {
     let fixture = fixture_with(&kafka.bootstrap()).await;
     kafka.create_topic(&fixture.topic("order"), 3).await;

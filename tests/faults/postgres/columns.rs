@@ -52,7 +52,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Each change stands in the middle of a transaction that inserts before and after.
+/// Each change is made in the middle of a transaction that inserts before and after.
 async fn changes_pass(report: CaseReport, changes: &'static [&'static str]) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;

@@ -14,7 +14,7 @@ pub fn cases() -> Vec<Case> {
 
 async fn full(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).disk(DISK_BYTES);
-    // The log is not to find room by itself: what is written stays.
+    // PostgreSQL must not free WAL: what is written stays.
     let postgres = postgres.setting("wal_keep_size", "10GB").setting("restart_after_crash", "off");
     let fixture = Fixture::with_brokers(postgres, &Kafka::shared().await.bootstrap()).await;
     let walpost = fixture.run().await;

@@ -218,7 +218,7 @@ async fn with_a_frozen_standby(report: CaseReport) {
     second.resume();
 }
 
-/// PostgreSQL says nothing any more while a halt is announced.
+/// PostgreSQL stops responding while a halt is announced.
 async fn shown_to_a_silent_server(report: CaseReport, is_told: bool) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;

@@ -9,7 +9,7 @@ use walpost_bed::{Kafka, Major, Postgres, Proxy, Stop, Walpost, eventually};
 use super::repeated_transactions;
 use crate::case::{Case, CaseReport};
 
-/// A server that was asked to stop may take this long, walpost or not.
+/// How long a server may take to shut down, with or without walpost.
 const PROMPT: Duration = Duration::from_secs(8);
 
 /// In a case under load.

@@ -102,7 +102,7 @@ async fn no_reader(report: CaseReport) {
     fixture.confirmed(SHORT_TIMEOUT).await;
     let terminate = Command::new("kill").args(["-TERM", &walpost.id().to_string()]).status();
     assert!(terminate.expect("kill is there").success());
-    // It has said several lines to nobody by then.
+    // It has logged several lines by then that nobody reads.
     assert_eq!(walpost.wait().expect("it ended").code(), Some(0));
     report.did("exit 0");
     report.exact(&fixture.judge().await);

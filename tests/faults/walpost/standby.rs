@@ -162,7 +162,7 @@ async fn cut_off(report: CaseReport) {
     report.still_running(&first);
 }
 
-/// Anybody who may connect may take the lock by which an instance says that it halts.
+/// Any role that may connect can take the lock by which an instance announces that it halts.
 async fn foreign_lock(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE ROLE stranger LOGIN").await;

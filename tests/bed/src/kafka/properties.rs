@@ -8,7 +8,7 @@ use super::{Kafka, KafkaBuilder, secure};
 
 const PLAIN: &str = "org.apache.kafka.common.security.plain.PlainLoginModule required";
 const SCRAM: &str = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
-/// With the module's own callbacks: whoever writes a token is believed.
+/// With the module's own callbacks, which accept any token.
 const TOKENS: &str =
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;";
 

@@ -7,7 +7,7 @@ use super::Kafka;
 use crate::ca::{CertificateAuthority, KeyPair};
 use crate::error::{BedError, Doing};
 
-/// The lines of `server.properties`; who logs in how stands elsewhere.
+/// The lines of `server.properties`, without those for authentication.
 pub(super) fn text(kafka: &Kafka) -> String {
     let (own, roots) = (kafka.certificate_path(), kafka.roots_path());
     format!(

@@ -8,12 +8,12 @@ use super::Postgres;
 use crate::cache;
 use crate::error::{BedError, Doing};
 
-/// The data of a server as it was at one time.
+/// A copy of a server's data.
 #[derive(Debug)]
 pub struct DataSnapshot(PathBuf);
 
 impl Postgres {
-    /// Keeps the data as it is now; the server is stopped.
+    /// Copies the data of the stopped server.
     pub fn snapshot_data(&self) -> DataSnapshot {
         assert_eq!(self.pid(), None, "a running server's files do not fit together");
         let saved = self.data_dir().with_extension("saved");

@@ -35,7 +35,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Starts everything, and says so.
+    /// Starts all services, and prints that.
     pub(crate) async fn set(terminal: &Terminal) -> Result<Self, DemoError> {
         let program = std::env::current_exe()?.with_file_name("walpost");
         if !program.exists() {

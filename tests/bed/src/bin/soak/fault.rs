@@ -165,7 +165,7 @@ async fn crash(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The server then ends all sessions and recovers by itself.
+/// The server then ends all sessions and recovers without help.
 async fn kill_a_backend(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
     let whose = rng.one_of(&["backend_type = 'walsender'", "application_name = 'writer'"]);
     // The one that is always there is last.
