@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use walpost::sink::partition_of;
@@ -166,12 +166,10 @@ async fn distant_brokers_and_a_high_rate_get_several_producers() {
     let (_proxy, kafka, mut fixture) = distant_brokers(Duration::from_millis(5)).await;
     kafka.create_topic(&fixture.topic("order"), 12).await;
     let walpost = fixture.run().await;
-    let begun = Instant::now();
     let writers = [0; 4].map(|_| Writer::start(&fixture.postgres, 200));
     let line = walpost.await_line(CHANGED, LONG_TIMEOUT).await;
-    let in_flight = ["producers=1", "in_flight=5"];
+    let in_flight = [r#""producers":1,"#, r#""in_flight":5"#];
     assert!(in_flight.iter().all(|part| line.contains(part)), "{line}");
-    assert!(begun.elapsed() < Duration::from_secs(3), "before the first statistics");
     eventually(LONG_TIMEOUT, "several producers", async || {
         let lines = walpost.stderr();
         lines.iter().any(|line| line.contains(CHANGED) && !line.contains(in_flight[0]))

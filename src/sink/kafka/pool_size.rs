@@ -64,9 +64,10 @@ const CAPACITY_LIFETIME: Duration = Duration::from_secs(3600);
 /// How often the load is looked at. The statistics are less frequent.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// After how many looks more producers are compared with fewer. The first look is left out, since
-/// it includes the change itself.
+/// After how many looks more producers are compared with fewer, and how many of them count. The
+/// first ones include the change itself, and the records that had been waiting before it.
 const TRIAL_LOOKS: u32 = 5;
+const COMPARED_LOOKS: u32 = 2;
 
 /// How long fewer have to be enough before there are fewer.
 const SHRINKS_AFTER: Duration = Duration::from_secs(600);
@@ -115,9 +116,10 @@ struct Trial {
     /// Whether records waited: then acknowledgements have to be faster. Where only the rate asks
     /// for more producers, records do not wait yet, and it is enough that they are not much slower.
     has_to_be_faster: bool,
-    /// How many looks there were since, and the load at the first.
+    /// How many looks there were since.
     looks: u32,
-    first: Load,
+    /// The load at the look from which on acknowledgements are compared.
+    compared_from: Load,
 }
 
 /// The present size, and what decides on another.
@@ -236,10 +238,11 @@ impl PoolSizing {
             return None;
         }
         if wanted.producers > self.size.producers {
-            let (before, first) = (self.size, Load::default());
+            let before = self.size;
             self.trial = took.map(|took| {
                 let has_to_be_faster = self.is_wait(took);
-                Trial { before, took, has_to_be_faster, looks: 0, first }
+                let compared_from = Load::default();
+                Trial { before, took, has_to_be_faster, looks: 0, compared_from }
             });
         }
         Some(wanted)
@@ -274,15 +277,17 @@ impl PoolSizing {
     fn unless_faster(&mut self, load: &Load) -> Option<PoolSize> {
         let trial = self.trial.as_mut()?;
         trial.looks += 1;
-        if trial.looks == 1 {
-            trial.first = *load;
+        if trial.looks + COMPARED_LOOKS == TRIAL_LOOKS {
+            trial.compared_from = *load;
         }
         if trial.looks < TRIAL_LOOKS {
             return None;
         }
-        let Trial { before, took: took_before, has_to_be_faster, first, .. } = self.trial.take()?;
+        let Trial { before, took: took_before, has_to_be_faster, compared_from, .. } =
+            self.trial.take()?;
         let limit = if has_to_be_faster { took_before * 9 / 10 } else { took_before * 3 / 2 };
-        if load.since(&first).is_some_and(|took| took > limit) {
+        let took = load.since(&compared_from);
+        if took.is_some_and(|took| took > limit && self.is_wait(took)) {
             return Some(before);
         }
         self.retry_after = RETRY_AFTER;

@@ -118,7 +118,7 @@ async fn signalled_while_opening(report: CaseReport, signals: u32) {
 async fn signalled_while_judging(report: CaseReport, signals: u32) {
     let (fixture, walpost, _proxy, before) = moved_while_away().await;
     let line = walpost.await_line("waiting to see whether it is a walpost", SHORT_TIMEOUT).await;
-    for part in ["WARN", "\"confirmed\"", "\"stands\""] {
+    for part in ["WARN", "\"confirmed\"", "\"confirmed_flush_lsn\""] {
         assert!(line.contains(part), "{line}");
     }
     let second = fixture.command("run").start();

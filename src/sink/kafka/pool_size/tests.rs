@@ -199,7 +199,7 @@ fn more_producers_that_make_nothing_faster_are_given_up_for_a_while() {
 
 #[test]
 fn producers_that_the_rate_asks_for_stay_unless_acknowledgements_get_much_slower() {
-    for (after, expected) in [(6, None), (9, None), (10, Some((4, 1)))] {
+    for (after, expected) in [(6, None), (10, None), (11, Some((4, 1)))] {
         let mut driven = measured(5400);
         driven.look();
         assert_eq!(driven.seconds_of(2, 1000, 6), Some((2, 2)));
@@ -207,6 +207,18 @@ fn producers_that_the_rate_asks_for_stay_unless_acknowledgements_get_much_slower
         assert_eq!(driven.seconds_of(4, 1000, after), expected);
         assert_eq!(driven.seconds_of(50, 1000, 6), None);
     }
+}
+
+#[test]
+fn records_that_waited_before_the_change_are_not_held_against_more_producers() {
+    let mut driven = measured(5400);
+    driven.look();
+    assert_eq!(driven.seconds_of(2, 1000, 20), Some((2, 2)));
+    for ack in [50, 400, 100, 7, 7] {
+        assert_eq!(driven.seconds_of(1, 1000, ack), None, "{ack} ms");
+    }
+    assert_eq!(driven.seconds_of(50, 1000, 7), None);
+    assert_eq!(driven.sizing.size(), size(2, FAR));
 }
 
 #[test]
