@@ -23,7 +23,7 @@ use rdkafka::producer::{PARTITION_UA, Partitioner};
 use crate::ledger::Seq;
 use crate::record::Record;
 
-/// The number of partitions of each topic, as the client last saw it. Outlives producers.
+/// The number of partitions of each topic. Outlives producers.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     known: Mutex<Known>,
@@ -33,9 +33,19 @@ pub(crate) struct Counts {
 
 #[derive(Debug, Default)]
 struct Known {
-    counts: HashMap<String, u32>,
+    counts: HashMap<String, Count>,
     /// Changes that are not reported yet.
     unreported: Vec<Change>,
+}
+
+/// A topic's number of partitions.
+#[derive(Debug, Clone, Copy)]
+struct Count {
+    /// By this number records are assigned to partitions. It grows between two records only, so that
+    /// the gate has seen the partition of each record before that record is queued.
+    applied: u32,
+    /// As the client last saw it.
+    seen: u32,
 }
 
 /// A topic whose number of partitions has changed.
@@ -145,23 +155,22 @@ impl FirstBatchGate {
         Self { is_single: false, ..Self::new(counts) }
     }
 
-    /// Processes changed numbers of partitions. Returns whether there were any since the last call:
-    /// each partition then needs a first record again, and the record that was just assigned is the
-    /// first of its partition. First records in flight still delay others, but their
-    /// acknowledgements do not count. A topic stays unknown until its first record is acknowledged.
-    pub(crate) fn reset_if_repartitioned(&mut self) -> bool {
+    /// Applies changed numbers of partitions, before a record is admitted. Each partition then needs
+    /// a first record again. First records in flight still delay others, but their acknowledgements
+    /// do not count. A topic stays unknown until its first record is acknowledged.
+    fn apply_changes(&mut self) {
         let changes = self.counts.changes();
         if changes == self.changes {
-            return false;
+            return;
         }
         self.changes = changes;
+        self.counts.apply();
         for (name, topic) in &mut self.topics {
             if topic.count.is_some() {
                 topic.count = self.counts.of(name);
                 topic.proven.clear();
             }
         }
-        true
     }
 
     /// The topic's number of partitions, if records are assigned by it.
@@ -184,7 +193,8 @@ impl FirstBatchGate {
     }
 
     /// How to handle a record with this key.
-    pub(crate) fn admission(&self, topic: &str, key: Option<PartitionKey>) -> Admission {
+    pub(crate) fn admission(&mut self, topic: &str, key: Option<PartitionKey>) -> Admission {
+        self.apply_changes();
         let Some(key) = key else {
             return Admission::Free;
         };
@@ -264,7 +274,14 @@ impl Counts {
     }
 
     fn of(&self, topic: &str) -> Option<u32> {
-        self.lock().counts.get(topic).copied()
+        self.lock().counts.get(topic).map(|count| count.applied)
+    }
+
+    /// Assigns records by the numbers that were last seen, from now on.
+    fn apply(&self) {
+        for count in self.lock().counts.values_mut() {
+            count.applied = count.seen;
+        }
     }
 
     /// Records a topic's number of partitions, if a record was assigned to one of them.
@@ -274,18 +291,22 @@ impl Counts {
         }
     }
 
-    /// Records a topic's number of partitions.
-    fn note(&self, topic: &str, now: u32) {
+    /// Records a topic's number of partitions. Returns the number to assign a record by: one that
+    /// has grown applies from the next admission on; a topic that has fewer was created again.
+    fn note(&self, topic: &str, now: u32) -> u32 {
         let mut known = self.lock();
         let Some(count) = known.counts.get_mut(topic) else {
-            known.counts.insert(topic.to_owned(), now);
-            return;
+            known.counts.insert(topic.to_owned(), Count { applied: now, seen: now });
+            return now;
         };
-        if *count != now {
-            let before = std::mem::replace(count, now);
+        let before = std::mem::replace(&mut count.seen, now);
+        count.applied = count.applied.min(now);
+        let applied = count.applied;
+        if before != now {
             known.unreported.push(Change { topic: topic.to_owned(), before, now });
             self.changes.fetch_add(1, Ordering::Release);
         }
+        applied
     }
 }
 
@@ -304,10 +325,11 @@ impl Partitioner for KeyPartitioner {
         count: i32,
         _is_available: impl Fn(i32) -> bool,
     ) -> i32 {
-        let Some(count) = u32::try_from(count).ok().and_then(NonZeroU32::new) else {
+        let count = u32::try_from(count).ok().filter(|count| *count > 0);
+        let applied = count.map(|count| self.counts.note(topic, count));
+        let Some(count) = applied.and_then(NonZeroU32::new) else {
             return PARTITION_UA;
         };
-        self.counts.note(topic, count.get());
         let partition = match key {
             Some(key) => partition_of(key, count),
             None => self.keyless.fetch_add(1, Ordering::Relaxed) % count,
@@ -412,15 +434,32 @@ mod tests {
         gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
         gate.delivered(Seq::new(7));
         assert_eq!(gate.admission("t", keyed(b"b")), Admission::Free);
-        assert!(!gate.reset_if_repartitioned());
-        for _ in 0..2 {
-            partitioner.partition("t", Some(b"0"), 4, |_| true);
-        }
-        assert!(gate.reset_if_repartitioned() && !gate.reset_if_repartitioned());
+        let assigned = || {
+            let partitions =
+                (0..20_u8).map(|key| partitioner.partition("t", Some(&[key]), 4, |_| true));
+            partitions.max().expect("some")
+        };
+        assert_eq!(assigned(), 0, "by the number that the gate knows");
         assert_eq!(gate.admission("t", keyed(b"b")), Admission::Lead);
+        assert_eq!(assigned(), 3, "by the new one");
         let change = Change { topic: "t".to_owned(), before: 1, now: 4 };
         assert_eq!(gate.counts.take_changes(), [change]);
         assert_eq!(gate.counts.take_changes(), []);
+    }
+
+    #[test]
+    fn topic_created_again_with_fewer_partitions_has_no_record_beyond_them() {
+        let (mut gate, partitioner) = gate(4);
+        let assigned = || {
+            let partitions =
+                (0..20_u8).map(|key| partitioner.partition("t", Some(&[key]), 2, |_| true));
+            partitions.max().expect("some")
+        };
+        gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        gate.delivered(Seq::new(7));
+        assert_eq!(assigned(), 1);
+        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Lead);
+        assert_eq!((assigned(), gate.partitions()), (1, 2));
     }
 
     #[test]

@@ -68,10 +68,6 @@ impl Placement {
 
     /// What may be done with a record now.
     pub(crate) fn admission(&mut self, topic: &str, key: Option<PartitionKey>) -> Admission {
-        if self.is_of_several() {
-            // A single producer notices it as it sends.
-            self.gate.reset_if_repartitioned();
-        }
         if crash_points::is_armed("no_first_batch_gate") {
             return Admission::Free;
         }
@@ -128,7 +124,7 @@ impl Placement {
         admission: Admission,
     ) {
         if let Some(key) = key
-            && (self.gate.reset_if_repartitioned() || admission == Admission::Lead)
+            && admission == Admission::Lead
         {
             self.gate.queued(seq, topic, key);
         }
