@@ -43,7 +43,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// On a standby the end of WAL is the replay position: WAL after it cannot be decoded yet.
-const FIGURES: &str = "
+const SLOT_QUERY: &str = "
     SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                  ELSE pg_catalog.pg_current_wal_lsn() END)::pg_catalog.text,
            s.confirmed_flush_lsn::pg_catalog.text, s.restart_lsn::pg_catalog.text, s.safe_wal_size, s.wal_status,
@@ -116,7 +116,7 @@ pub(crate) async fn read_slot_metrics(
     const WHAT: &str = "querying the slot's metrics";
     let failed = |error| SourceError::query(WHAT, &error);
     let parameters: [&(dyn ToSql + Sync); 1] = [&slot];
-    let answer = timeout(ANSWER_LIMIT, client.query_opt(FIGURES, &parameters)).await;
+    let answer = timeout(ANSWER_LIMIT, client.query_opt(SLOT_QUERY, &parameters)).await;
     let answer = answer.map_err(|_| {
         SourceError::Lost(format!("{WHAT}: PostgreSQL did not answer within {ANSWER_LIMIT:?}"))
     })?;
