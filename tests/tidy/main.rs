@@ -108,18 +108,8 @@ fn every_file_follows_the_code_rules() {
 
 #[test]
 fn pages_have_no_merge_conflicts() {
-    let mut folders: Vec<PathBuf> = ["docs", "packaging", "docker", "sql", ".github"]
-        .map(|folder| root().join(folder))
-        .into_iter()
-        .filter(|folder| folder.is_dir())
-        .collect();
-    let mut pages = vec![root().join("README.md"), root().join("CHANGELOG.md")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder can be read") {
-            let path = entry.expect("a folder's entry can be read").path();
-            if path.is_dir() { &mut folders } else { &mut pages }.push(path);
-        }
-    }
+    let folders = ["docs", "packaging", "docker", "sql", ".github"];
+    let pages = files_in(&folders, &["README.md", "CHANGELOG.md"]);
     assert!(pages.len() > 20, "too few files were found: {pages:?}");
     for page in pages {
         // What is not UTF-8 is a picture.
@@ -127,6 +117,42 @@ fn pages_have_no_merge_conflicts() {
         let conflict = text.lines().find(|line| CONFLICTS.iter().any(|it| line.starts_with(it)));
         assert_eq!(conflict, None, "{}", page.display());
     }
+}
+
+#[test]
+fn scripts_name_programs_that_exist() {
+    let sources = files_in(&["src/bin", "tests/bed/src/bin"], &[]);
+    let programs: Vec<String> = sources
+        .iter()
+        .flat_map(|path| path.iter().rev().take(2))
+        .map(|name| name.to_string_lossy().trim_end_matches(".rs").to_owned())
+        .chain(["walpost".to_owned()])
+        .collect();
+    let scripts = files_in(&["tests", "packaging", "docker"], &["Makefile", "README.md"]);
+    let mut named = 0;
+    for script in scripts.iter().filter(|path| path.extension().is_none_or(|it| it != "rs")) {
+        let text = fs::read_to_string(script).unwrap_or_default();
+        for rest in text.split("--bin ").skip(1) {
+            let name = word(rest);
+            assert!(programs.contains(&name), "{}: no program {name}", script.display());
+            named += 1;
+        }
+    }
+    assert!(named > 3, "too few were found");
+}
+
+/// The files in these folders, at any depth, and these files.
+fn files_in(folders: &[&str], files: &[&str]) -> Vec<PathBuf> {
+    let folders = folders.iter().map(|folder| root().join(folder));
+    let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
+    let mut found: Vec<PathBuf> = files.iter().map(|file| root().join(file)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder can be read") {
+            let path = entry.expect("a folder's entry can be read").path();
+            if path.is_dir() { &mut folders } else { &mut found }.push(path);
+        }
+    }
+    found
 }
 
 #[test]
