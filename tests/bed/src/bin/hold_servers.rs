@@ -1,6 +1,8 @@
-//! Starts a PostgreSQL and a Kafka, prints their addresses, and holds them until it is killed.
+//! Starts a PostgreSQL and a Kafka with the topic `outbox.event.order`, prints their addresses, and
+//! holds them until it is killed.
 //!
-//! Used by the test that nothing is left behind then; it can also be run by hand.
+//! Used by the test of the Debian package, and by the one that nothing is left behind then; it can
+//! also be run by hand.
 
 use walpost_bed::{Kafka, Major, Postgres};
 
@@ -8,6 +10,7 @@ use walpost_bed::{Kafka, Major, Postgres};
 async fn main() {
     let postgres = Postgres::start(Major::V15).await;
     let kafka = Kafka::start().await;
+    kafka.create_topic("outbox.event.order", 4).await;
     let pid = |id: Option<u32>| id.map_or_else(|| "none".to_owned(), |id| id.to_string());
     println!("postgres {} {}", pid(postgres.pid()), postgres.data_dir().display());
     println!("kafka {} {}", pid(kafka.pid()), kafka.directory().join("data").display());
