@@ -13,7 +13,7 @@ use walpost_bed::{Kafka, Major, Postgres, eventually};
 use crate::{endpoint, prometheus, rules, run_at};
 
 /// Undeliverable events are dead-lettered, so that the relay continues.
-const PUT_ASIDE: &str =
+const DEAD_LETTERED: &str =
     "[poison]\nmissing_field = \"skip\"\ntoo_large = \"dead_letter\"\nretries = 1\n";
 
 #[ignore = "Prometheus and Python: make monitoring"]
@@ -27,7 +27,7 @@ async fn every_dashboard_and_documentation_query_returns_data() {
     kafka.create_topic("walpost.dead-letter", 1).await;
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("walpost.toml");
-    fs::write(&file, PUT_ASIDE).unwrap();
+    fs::write(&file, DEAD_LETTERED).unwrap();
     let walpost = run_at(&fixture, &endpoint, &["--config", file.to_str().unwrap()]).await;
     let prometheus = prometheus(rules::RULES, &endpoint).await;
     let writer = Writer::start(&fixture.postgres, 50);

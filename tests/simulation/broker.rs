@@ -44,7 +44,7 @@ pub(crate) struct Broker {
 
 /// The state of the diagnosis of missing acknowledgements, in milliseconds.
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Inquiry {
+enum Diagnosis {
     #[default]
     None,
     Asked {
@@ -75,7 +75,7 @@ pub(crate) struct Producer {
     /// The oldest record in flight, and since when it is the oldest.
     oldest: (Option<Seq>, u64),
     /// The state of the diagnosis of missing acknowledgements, and its result.
-    inquiry: Inquiry,
+    diagnosis: Diagnosis,
     reported: Option<Fault>,
     /// Records that were appended or rejected, and when that is reported.
     acks: Vec<(u64, Vec<Report>)>,
@@ -142,19 +142,19 @@ impl World {
         let oldest = producer.in_flight.keys().next().copied();
         if oldest != producer.oldest.0 {
             producer.oldest = (oldest, now);
-            producer.inquiry = Inquiry::None;
+            producer.diagnosis = Diagnosis::None;
             if producer.reported.take().is_some() {
                 producer.condition(Condition::Flowing);
             }
             return;
         }
-        let due = match producer.inquiry {
-            Inquiry::None => oldest.is_some() && now - producer.oldest.1 >= 10_000,
-            Inquiry::Asked { .. } => false,
-            Inquiry::Answered { again } => now >= again,
+        let due = match producer.diagnosis {
+            Diagnosis::None => oldest.is_some() && now - producer.oldest.1 >= 10_000,
+            Diagnosis::Asked { .. } => false,
+            Diagnosis::Answered { again } => now >= again,
         };
         if due {
-            producer.inquiry = Inquiry::Asked { answers: now + answers };
+            producer.diagnosis = Diagnosis::Asked { answers: now + answers };
         }
     }
 
@@ -162,8 +162,8 @@ impl World {
     fn answer(&mut self, at: usize) {
         let (now, away_until) = (self.now_ms(), self.broker.away_until);
         let producer = &mut self.broker.producers[at];
-        if matches!(producer.inquiry, Inquiry::Asked { answers } if answers <= now) {
-            producer.inquiry = Inquiry::Answered { again: now + 30_000 };
+        if matches!(producer.diagnosis, Diagnosis::Asked { answers } if answers <= now) {
+            producer.diagnosis = Diagnosis::Answered { again: now + 30_000 };
             let fault = if now < away_until { Fault::OutOfReach } else { Fault::Unknown };
             if producer.reported.replace(fault) != Some(fault) {
                 producer.condition(Condition::Stalled { reason: "asked".into(), fault });
@@ -275,7 +275,7 @@ impl World {
             stuck_until: 0,
             stuck: None,
             oldest: (None, 0),
-            inquiry: Inquiry::None,
+            diagnosis: Diagnosis::None,
             reported: None,
             acks: Vec::new(),
             waiting: Vec::new(),
