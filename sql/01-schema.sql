@@ -5,7 +5,7 @@
 -- event exists if and only if the change does. It needs no right but INSERT:
 --   GRANT INSERT ON public.outbox TO your_application;
 --
--- walpost reads the write-ahead log and never the table: a row may be deleted
+-- walpost reads the WAL and never the table: a row may be deleted
 -- as soon as it is inserted, in the same transaction too (see retention.sql).
 --
 -- Names are qualified so that the session's search_path cannot replace them.

@@ -1,10 +1,10 @@
 
--- The replication slot: PostgreSQL keeps write-ahead log from here on until
+-- The replication slot: PostgreSQL retains WAL from here on until
 -- walpost has delivered it. Needs wal_level = logical (a restart) and the
 -- REPLICATION attribute. Running it again changes nothing; a slot of that name in
 -- another database, or for another plugin, is an error.
 --
--- A slot that nobody reads keeps log until the disk is full: start walpost soon,
+-- A slot that nobody reads retains WAL until the disk is full: start walpost soon,
 -- set max_slot_wal_keep_size, and drop a slot that is no longer wanted:
 --   SELECT pg_catalog.pg_drop_replication_slot('walpost');
 --

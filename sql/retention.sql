@@ -24,7 +24,7 @@ WHERE id OPERATOR(pg_catalog.=) ANY (
 );
 
 -- Without any retention: delete in the transaction that inserts. The event is in
--- the log all the same, the table stays empty, and vacuum has little to do.
+-- the WAL all the same, the table stays empty, and vacuum has little to do.
 --
 --   BEGIN;
 --   UPDATE orders SET status = 'paid' WHERE id = 42;

@@ -67,7 +67,7 @@ async fn apply_plan(config: &Config, plan: &InitPlan) -> Exit {
             Exit::Failure
         }
         Ok(Err(error)) => {
-            complain(&format!("all is there, but `walpost run` would not start: {error}"));
+            complain(&format!("everything exists, but `walpost run` would not start: {error}"));
             Exit::Failure
         }
     }

@@ -208,6 +208,7 @@ fn reread(config: &Config, environment: &Environment, level: &LogLevel) -> Resul
 
 /// The name of the first signal.
 pub(super) async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    // Either may be named when both arrived.
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",

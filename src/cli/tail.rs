@@ -93,6 +93,7 @@ async fn tail(config: &Config, from_slot: bool, limit: u64) -> Result<(), TailEr
     if from_slot {
         peek(&source, &mut core, &mut printer).await
     } else {
+        // In any order: an interrupt during the last event may end with its result.
         tokio::select! {
             done = follow(source, &mut core, &mut printer) => done,
             _ = tokio::signal::ctrl_c() => Ok(()),

@@ -48,10 +48,10 @@ pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
 /// How the publication was created: it is not changed.
 fn publication(options: &mut Options, draft: &mut Draft) {
     const NAME: &str = "publication.autocreate.mode";
-    const STAYS: &str = "the publication is there already, and walpost makes and alters none";
-    const ALL: &str = "Debezium has then made the publication FOR ALL TABLES, where there was none: walpost takes \
-        it, but cannot tell whether the outbox was away from it; how to go over to one FOR TABLE stands in \
-        docs/from-debezium.md";
+    const STAYS: &str = "the publication exists already, and walpost neither creates nor alters one";
+    const ALL: &str = "Debezium then created the publication FOR ALL TABLES if there was none: walpost accepts it, \
+        but cannot detect that it was without the outbox for a time; docs/from-debezium.md describes \
+        how to replace it by one FOR TABLE";
     match options.take(NAME) {
         Some(given) if given.value.eq_ignore_ascii_case("all_tables") => {
             draft.report.not_needed(&given, ALL);

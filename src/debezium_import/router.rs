@@ -150,7 +150,7 @@ fn foreign(draft: &mut Draft, listed: &[String], name: &str, given: &Given) {
             "put what it adds into a column of the outbox, and place that by \
              table.fields.additional.placement"
         }
-        "Filter" => "leave out of the outbox what shall not be sent",
+        "Filter" => "do not insert into the outbox what must not be sent",
         "TimestampConverter$Value" | "Cast$Value" | "ReplaceField$Value" | "MaskField$Value" => {
             "write the payload as it shall be"
         }

@@ -271,7 +271,7 @@ pub(crate) const OPTIONS: &[Rule] = &[
         Only(
             &["none"],
             "walpost halts too where an event cannot be delivered",
-            "Kafka Connect drops in silence what a transform or a converter fails at; walpost halts, unless \
+            "Kafka Connect silently drops a record that a transform or a converter fails at; walpost halts, unless \
              poison.missing_field, poison.invalid_topic and poison.undecodable are `skip`, or better `dead_letter`",
         ),
     ),

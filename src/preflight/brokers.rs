@@ -245,7 +245,7 @@ fn no_producer(reason: &str, config: &Config, kafka: &KafkaConfig) -> Finding {
     Finding::error((SUBJECT, "kafka_write"), text)
         .why(
             "walpost's user may write to no topic (before Kafka 2.8: lacks IDEMPOTENT_WRITE on \
-              the cluster); whether it may write to each of its topics they tell only when it does",
+              the cluster); the brokers report a missing right on a single topic only when a record is written",
         )
         .command(topics::grant(&topic_pattern(config), kafka))
 }

@@ -121,15 +121,15 @@ fn refusal(code: Code) -> Refusal {
              is what limits the topic)"
         }
         Code::InvalidTimestamp => {
-            "the topic takes what is at most message.timestamp.before.max.ms before and \
+            "the topic accepts timestamps at most message.timestamp.before.max.ms before and \
              message.timestamp.after.max.ms after the broker's clock: change these settings of the \
-             topic, or record.timestamp here"
+             topic, or walpost's record.timestamp"
         }
         Code::InvalidRecord => {
-            "a compacted topic takes no record without a key: see the broker's log"
+            "a compacted topic accepts no record without a key: see the broker's log"
         }
         Code::PolicyViolation => "change the policy of the brokers that forbids it",
-        Code::InvalidTopic => "it is one of Kafka's own topics, or has no name that Kafka takes",
+        Code::InvalidTopic => "it is one of Kafka's internal topics, or its name is invalid",
         _ => "remove its cause",
     };
     let may_pass = kind(code) == FailureKind::MayPass;
