@@ -2,7 +2,7 @@
 -- scheduler, with the rights SELECT, UPDATE (for the row locks) and DELETE. Where
 -- the table is kept large, an index on created_at is worth its cost.
 --
--- walpost reads the write-ahead log and publishes inserts only: it neither needs
+-- walpost reads the WAL and publishes inserts only: it neither needs
 -- the rows nor notices that they go. What a row is kept for is you: to look up
 -- what was sent, and to send it again should the slot ever be lost. Choose the
 -- interval for that.
