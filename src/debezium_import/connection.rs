@@ -48,7 +48,8 @@ pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
 /// How the publication was created: it is not changed.
 fn publication(options: &mut Options, draft: &mut Draft) {
     const NAME: &str = "publication.autocreate.mode";
-    const STAYS: &str = "the publication exists already, and walpost neither creates nor alters one";
+    const STAYS: &str =
+        "the publication exists already, and walpost neither creates nor alters one";
     const ALL: &str = "Debezium then created the publication FOR ALL TABLES if there was none: walpost accepts it, \
         but cannot detect that it was without the outbox for a time; docs/from-debezium.md describes \
         how to replace it by one FOR TABLE";

@@ -278,7 +278,9 @@ fn advice(sqlstate: &str, message: &str) -> Option<&'static str> {
             "add a hostssl line with scram-sha-256 for this user, database and address to \
              pg_hba.conf, or change sslmode"
         }
-        "28000" => "check that the user exists, has LOGIN, and is allowed this method by pg_hba.conf",
+        "28000" => {
+            "check that the user exists, has LOGIN, and is allowed this method by pg_hba.conf"
+        }
         "3D000" => "name an existing database by dbname",
         "57P04" => "the database was dropped: name an existing one by dbname",
         "08P01" => {
