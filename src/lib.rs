@@ -62,6 +62,8 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`lsn`], `position` | a position in the WAL; the position of an event |
+//! | `excerpt` | formats external text for messages |
+//! | `property`, `crash_points` | only for tests: random cases; points at which walpost crashes |
 //! | `pgoutput` | bytes to messages; any input yields a message or an error |
 //! | `outbox` | rows and logical messages to events |
 //! | `record` | event to Kafka record, and what makes an event undeliverable |
@@ -69,7 +71,7 @@
 //! | `outlet` | the trait through which the core publishes |
 //! | `conninfo` | connection strings, as libpq reads them |
 //! | `source` | the replication session, catch-up reads, and the checks before them |
-//! | [`metrics`] | the metrics' names and values |
+//! | [`metrics`], `traces` | the metrics' names and values; the export of spans |
 //! | `sink` | the sink trait, and the idempotent Kafka producers behind it |
 //! | [`relay`] | `core`, the state machine; the driver, which connects source, core and sink |
 //! | `dead_letter_replay` | publishes dead letters again |

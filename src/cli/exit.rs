@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::source::SourceError;
+
 /// The exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -19,6 +21,21 @@ pub enum Exit {
     Poison = 4,
     /// The configuration cannot be used (`EX_CONFIG` of sysexits).
     Config = 78,
+}
+
+impl From<&SourceError> for Exit {
+    fn from(error: &SourceError) -> Self {
+        match error {
+            SourceError::Slot(_) | SourceError::Changed(_) => Self::Slot,
+            SourceError::Access(_) | SourceError::Setup(_) => Self::Config,
+            SourceError::Undecodable(_)
+            | SourceError::Encoding(_)
+            | SourceError::Unprintable(_) => Self::Poison,
+            SourceError::Lost(_) | SourceError::ServerError(_) | SourceError::InUse { .. } => {
+                Self::Failure
+            }
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {

@@ -12,7 +12,6 @@ use crate::config::{self, Config, CoreDumps, Environment, Flags};
 use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::sink::ReloadHandle;
-use crate::source::SourceError;
 
 pub(super) fn command(arguments: RunArguments) -> Exit {
     let flags = Flags::from(arguments.options);
@@ -222,16 +221,7 @@ fn exit(error: &RelayError) -> Exit {
             Halt::Poison { .. } | Halt::Changed { .. } => Exit::Poison,
             Halt::Plan(_) => Exit::Config,
         },
-        RelayError::Source(source) => match source {
-            SourceError::Slot(_) | SourceError::Changed(_) => Exit::Slot,
-            SourceError::Access(_) | SourceError::Setup(_) => Exit::Config,
-            SourceError::Undecodable(_)
-            | SourceError::Encoding(_)
-            | SourceError::Unprintable(_) => Exit::Poison,
-            SourceError::Lost(_) | SourceError::ServerError(_) | SourceError::InUse { .. } => {
-                Exit::Failure
-            }
-        },
+        RelayError::Source(source) => source.into(),
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
         RelayError::Unconfirmed(_)
         | RelayError::Unreached { .. }

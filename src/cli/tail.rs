@@ -64,21 +64,10 @@ enum TailError {
 impl TailError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Source(SourceError::Access(_) | SourceError::Setup(_)) => {
-                Exit::Config
-            }
-            Self::Source(SourceError::Slot(_) | SourceError::Changed(_)) => Exit::Slot,
+            Self::Config(_) => Exit::Config,
+            Self::Source(error) => error.into(),
             Self::Event(_) => Exit::Poison,
-            Self::Source(
-                SourceError::Lost(_)
-                | SourceError::InUse { .. }
-                | SourceError::Undecodable(_)
-                | SourceError::ServerError(_)
-                | SourceError::Encoding(_)
-                | SourceError::Unprintable(_),
-            )
-            | Self::Silent(_)
-            | Self::Query(_) => Exit::Failure,
+            Self::Silent(_) | Self::Query(_) => Exit::Failure,
         }
     }
 }

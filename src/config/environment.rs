@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
-use super::layer::{Given, Layer};
+use super::layer::{Layer, LayerValue};
 use super::origin::Origin;
 use super::setting::{Setting, nearest};
 
@@ -75,7 +75,7 @@ impl Environment {
                 continue;
             };
             if let Some((text, origin)) = self.text_or_file(name)? {
-                layer.insert(setting, Given::of_text(setting, &text, origin)?);
+                layer.insert(setting, LayerValue::of_text(setting, &text, origin)?);
             }
         }
         Ok(layer)
@@ -90,7 +90,7 @@ impl Environment {
             };
             if let Some(text) = self.text(name)? {
                 let origin = Origin::Variable(name.to_owned());
-                layer.insert(setting, Given::of_text(setting, &text, origin)?);
+                layer.insert(setting, LayerValue::of_text(setting, &text, origin)?);
             }
         }
         Ok(layer)

@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::error::ConfigError;
-use super::layer::{Given, Layer, Raw};
+use super::layer::{Layer, LayerValue, Raw};
 use super::origin::Origin;
 use super::setting::{Kind, Setting, nearest};
 
@@ -52,7 +52,7 @@ impl Reader<'_> {
             let origin = self.at(name.span().start);
             if let Some(setting) = Setting::of_key(&key) {
                 let raw = self.value(setting, &origin, value)?;
-                layer.insert(setting, Given { raw, origin });
+                layer.insert(setting, LayerValue { raw, origin });
             } else if is_table(&key) {
                 let DeValue::Table(inner) = value.get_ref() else {
                     return Err(wrong_type(origin, &key, "a table", value));

@@ -49,7 +49,7 @@ const ALIASES: [(&str, &str); 4] = [
 ///
 /// An empty value resets a property to librdkafka's own default, so only values known to be
 /// harmless are allowed.
-pub fn refusal(name: &str, value: &str) -> Option<&'static str> {
+pub fn rejection(name: &str, value: &str) -> Option<&'static str> {
     // librdkafka accepts `topic.acks` for `acks`.
     let bare = name.strip_prefix("topic.").unwrap_or(name);
     let one_of = |allowed: &[&str]| allowed.iter().any(|one| one.eq_ignore_ascii_case(value));
@@ -100,7 +100,7 @@ impl KafkaProperties {
 
     /// Sets a property, unless it is rejected; a later value wins.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
-        if let Some(reason) = refusal(name, value) {
+        if let Some(reason) = rejection(name, value) {
             return Err(reason);
         }
         // Under the canonical name, so that the later of two values wins.
@@ -158,7 +158,7 @@ mod tests {
             ("dr_msg_cb", "x"),
             ("partitioner_cb", "x"),
         ] {
-            assert!(refusal(name, value).is_some(), "{name}={value}");
+            assert!(rejection(name, value).is_some(), "{name}={value}");
         }
     }
 
@@ -179,7 +179,7 @@ mod tests {
             ("topic.metadata.refresh.interval.ms", "1000"),
             ("sasl.password", "x"),
         ] {
-            assert_eq!(refusal(name, value), None, "{name}={value}");
+            assert_eq!(rejection(name, value), None, "{name}={value}");
         }
     }
 

@@ -20,12 +20,12 @@ pub(crate) enum Raw {
 
 /// A value as written, and its origin.
 #[derive(Clone)]
-pub(crate) struct Given {
+pub(crate) struct LayerValue {
     pub(crate) raw: Raw,
     pub(crate) origin: Origin,
 }
 
-impl Given {
+impl LayerValue {
     /// A value from a single text, such as a variable.
     pub(crate) fn of_text(
         setting: Setting,
@@ -62,7 +62,7 @@ impl Given {
 }
 
 /// The values of one layer.
-pub(crate) type Layer = BTreeMap<Setting, Given>;
+pub(crate) type Layer = BTreeMap<Setting, LayerValue>;
 
 /// The lowest layer.
 pub(crate) fn defaults() -> Result<Layer, ConfigError> {
@@ -70,8 +70,8 @@ pub(crate) fn defaults() -> Result<Layer, ConfigError> {
     for setting in Setting::ALL {
         let given = match setting.default() {
             None => continue,
-            Some("") => Given { raw: Raw::List(Vec::new()), origin: Origin::Default },
-            Some(text) => Given::of_text(setting, text, Origin::Default)?,
+            Some("") => LayerValue { raw: Raw::List(Vec::new()), origin: Origin::Default },
+            Some(text) => LayerValue::of_text(setting, text, Origin::Default)?,
         };
         layer.insert(setting, given);
     }
@@ -85,8 +85,8 @@ pub(crate) fn merge<const N: usize>(layers: [Layer; N]) -> Layer {
     for (setting, given) in layers.into_iter().rev().flatten() {
         match (merged.get_mut(&setting), given) {
             (
-                Some(Given { raw: Raw::Properties(all), .. }),
-                Given { raw: Raw::Properties(more), .. },
+                Some(LayerValue { raw: Raw::Properties(all), .. }),
+                LayerValue { raw: Raw::Properties(more), .. },
             ) => all.extend(more),
             (_, given) => drop(merged.insert(setting, given)),
         }
@@ -118,7 +118,7 @@ impl Flags {
     /// The layer of these flags.
     pub(crate) fn layer(&self) -> Result<Layer, ConfigError> {
         let given = self.values.iter().map(|(setting, texts)| {
-            Ok(Given::of_flag(*setting, texts)?.map(|given| (*setting, given)))
+            Ok(LayerValue::of_flag(*setting, texts)?.map(|given| (*setting, given)))
         });
         given.filter_map(Result::transpose).collect()
     }

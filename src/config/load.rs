@@ -8,7 +8,7 @@ use secrecy::SecretString;
 
 use super::display::display;
 use super::environment::CONFIG_VARIABLE;
-use super::layer::{Given, Layer, Raw, defaults, merge};
+use super::layer::{Layer, LayerValue, Raw, defaults, merge};
 use super::{
     Admin, Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log, Origin,
     Outbox, Process, Record, Setting, Source, file, units, values,
@@ -112,7 +112,7 @@ impl Values {
 
     fn properties(&self, setting: Setting) -> &[(String, String, Origin)] {
         match self.0.get(&setting) {
-            Some(Given { raw: Raw::Properties(pairs), .. }) => pairs,
+            Some(LayerValue { raw: Raw::Properties(pairs), .. }) => pairs,
             _ => &[],
         }
     }

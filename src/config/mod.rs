@@ -34,7 +34,7 @@ use crate::record::{TimestampSource, ValueFormat};
 pub use display::{DisplayValue, Displayed};
 pub use environment::Environment;
 pub use error::ConfigError;
-pub use kafka_properties::{KafkaProperties, refusal};
+pub use kafka_properties::{KafkaProperties, rejection};
 pub use layer::Flags;
 pub use origin::Origin;
 pub(crate) use setting::nearest;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::draft::Draft;
-use super::options::{Given, Options, items};
+use super::options::{LayerValue, Options, items};
 use super::reference::Reference;
 use super::report::Verdict;
 use super::{router, tables};
@@ -217,7 +217,7 @@ pub(crate) fn take_tables(options: &mut Options, draft: &mut Draft) {
     }
 }
 
-fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
+fn include_list(options: &Options, draft: &mut Draft, given: &LayerValue) {
     let Some(list) = draft.literal(given, "outbox.table") else { return };
     let mut tables = match tables::names(&list) {
         Ok(tables) => tables,

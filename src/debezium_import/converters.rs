@@ -1,7 +1,7 @@
 //! The profile, from the combination of the key and value converters.
 
 use super::draft::Draft;
-use super::options::{Given, Host, Options};
+use super::options::{Host, LayerValue, Options};
 use super::reference::Reference;
 use super::report::Verdict;
 
@@ -66,8 +66,8 @@ fn common(options: &mut Options, draft: &mut Draft) {
 /// The converter of key or value.
 struct Side {
     name: String,
-    class: Option<Given>,
-    below: Vec<(String, Given)>,
+    class: Option<LayerValue>,
+    below: Vec<(String, LayerValue)>,
     form: Result<Form, String>,
 }
 
@@ -118,7 +118,7 @@ impl Side {
     }
 
     /// An option of the converter itself.
-    fn below(&self, draft: &mut Draft, name: &str, given: &Given, profile: Option<&str>) {
+    fn below(&self, draft: &mut Draft, name: &str, given: &LayerValue, profile: Option<&str>) {
         let is_json = self.class.as_ref().is_none_or(|class| is_json(&class.value));
         let value = given.value.to_ascii_lowercase();
         match (name, value.as_str()) {
@@ -161,7 +161,7 @@ impl Side {
 
 /// The output of the `BinaryDataConverter` by its own options: anything but bytes goes to its
 /// delegate.
-fn with_delegate(below: &[(String, Given)]) -> Result<Form, String> {
+fn with_delegate(below: &[(String, LayerValue)]) -> Result<Form, String> {
     let option = |wanted: &str| below.iter().find(|(name, _)| name == wanted);
     let Some((_, delegate)) = option(DELEGATE) else { return Ok(Form::Bytes) };
     let lacks_schemas = option("delegate.converter.type.schemas.enable")

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::options::Given;
+use super::options::LayerValue;
 use super::reference::Reference;
 use super::report;
 use super::report::{Finding, Report};
@@ -38,7 +38,7 @@ pub(crate) struct Draft {
 impl Draft {
     /// The option's value. A reference to a value that is stored elsewhere is reported, and `None`
     /// is returned.
-    pub(crate) fn literal(&mut self, given: &Given, setting: &str) -> Option<String> {
+    pub(crate) fn literal(&mut self, given: &LayerValue, setting: &str) -> Option<String> {
         let Some(reference) = Reference::find(&given.value) else {
             return Some(given.value.clone());
         };

@@ -12,7 +12,7 @@ use super::properties;
 
 /// An option in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct LayerValue {
     /// Its index in the file, from 0.
     pub(crate) place: usize,
     /// Its name in the file.
@@ -34,7 +34,7 @@ pub(crate) enum Host {
 pub(crate) struct Options {
     pub(crate) host: Host,
     /// With their Kafka Connect names, in the order of the file.
-    left: Vec<(String, Given)>,
+    left: Vec<(String, LayerValue)>,
 }
 
 impl Options {
@@ -53,7 +53,7 @@ impl Options {
         }
         let is_server = pairs.iter().any(|(name, _)| name.starts_with("debezium."));
         let host = if is_server { Host::Server } else { Host::Connect };
-        let mut left: Vec<(String, Given)> = Vec::new();
+        let mut left: Vec<(String, LayerValue)> = Vec::new();
         for (place, (name, value)) in pairs.into_iter().enumerate() {
             // The last option of a name wins, as in Java.
             left.retain(|(_, given)| given.name != name);
@@ -61,7 +61,7 @@ impl Options {
                 Host::Connect => (name.clone(), value.trim().to_owned()),
                 Host::Server => (server_name(&name), unescape(value.trim())),
             };
-            left.push((bare, Given { place, name, value }));
+            left.push((bare, LayerValue { place, name, value }));
         }
         Ok(Self { host, left })
     }
@@ -72,22 +72,22 @@ impl Options {
     }
 
     /// Takes an option.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<LayerValue> {
         let index = self.left.iter().position(|(bare, _)| bare == name)?;
         Some(self.left.remove(index).1)
     }
 
     /// Takes all options whose names start with `prefix`, with the rest of their names.
-    pub(crate) fn take_below(&mut self, prefix: &str) -> Vec<(String, Given)> {
+    pub(crate) fn take_below(&mut self, prefix: &str) -> Vec<(String, LayerValue)> {
         self.take_all(|name| name.strip_prefix(prefix).map(str::to_owned))
     }
 
     /// Takes all remaining options, with their Kafka Connect names.
-    pub(crate) fn take_rest(&mut self) -> Vec<(String, Given)> {
+    pub(crate) fn take_rest(&mut self) -> Vec<(String, LayerValue)> {
         std::mem::take(&mut self.left)
     }
 
-    fn take_all(&mut self, named: impl Fn(&str) -> Option<String>) -> Vec<(String, Given)> {
+    fn take_all(&mut self, named: impl Fn(&str) -> Option<String>) -> Vec<(String, LayerValue)> {
         let (mut taken, mut kept) = (Vec::new(), Vec::new());
         for (bare, given) in self.take_rest() {
             match named(&bare) {

@@ -3,9 +3,9 @@
 //! <https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md>).
 
 use super::draft::Draft;
-use super::options::{Given, Host, Options};
+use super::options::{Host, LayerValue, Options};
 use super::report::Verdict;
-use crate::config::refusal;
+use crate::config::rejection;
 
 /// How a setting of the Java producer is handled.
 enum Java {
@@ -134,7 +134,7 @@ fn sink(options: &mut Options, draft: &mut Draft) {
     }
 }
 
-fn property(draft: &mut Draft, name: &str, given: &Given) {
+fn property(draft: &mut Draft, name: &str, given: &LayerValue) {
     match name {
         "bootstrap.servers" => {
             if let Some(servers) = draft.literal(given, "kafka.bootstrap_servers") {
@@ -169,22 +169,22 @@ fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }
 
-fn set(draft: &mut Draft, given: &Given, property: &'static str) {
+fn set(draft: &mut Draft, given: &LayerValue, property: &'static str) {
     let Some(value) = draft.literal(given, &format!("{property} in [kafka.properties]")) else {
         return;
     };
     put(draft, given, property, value);
 }
 
-fn put(draft: &mut Draft, given: &Given, property: &'static str, value: String) {
-    if let Some(reason) = refusal(property, &value) {
+fn put(draft: &mut Draft, given: &LayerValue, property: &'static str, value: String) {
+    if let Some(reason) = rejection(property, &value) {
         return draft.report.refused(given, reason);
     }
     draft.report.carried(given, format!("kafka.properties.\"{property}\""));
     draft.properties.insert(property.to_owned(), value);
 }
 
-fn secret(draft: &mut Draft, given: &Given, property: &'static str) {
+fn secret(draft: &mut Draft, given: &LayerValue, property: &'static str) {
     let text = format!("{property}, a secret that is not printed: WALPOST_KAFKA_PROPERTIES_FILE");
     draft.report.carried(given, text);
     if !draft.secret_properties.contains(&property) {
@@ -200,7 +200,7 @@ fn is_built_in(mechanism: &str) -> bool {
 
 /// A login module with user and password: the user is converted. A text in an unknown format is not
 /// printed, because it may contain a secret.
-fn login(draft: &mut Draft, given: &Given) {
+fn login(draft: &mut Draft, given: &LayerValue) {
     const BY_HAND: &str = "give sasl.username in [kafka.properties] and sasl.password by WALPOST_KAFKA_PROPERTIES_FILE";
     let module = given.value.split_whitespace().next().unwrap_or_default();
     let is_known = ["PlainLoginModule", "ScramLoginModule"].iter().any(|it| module.ends_with(it));
@@ -230,12 +230,12 @@ fn quoted<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 /// Java's files of certificates and keys. librdkafka reads PEM, and also a key with its certificate
 /// from PKCS#12.
-fn stores(draft: &mut Draft, given: &mut Vec<(String, Given)>) {
+fn stores(draft: &mut Draft, given: &mut Vec<(String, LayerValue)>) {
     let mut take = |name: &str| {
         let index = given.iter().position(|(it, _)| it == name)?;
         Some(given.remove(index).1)
     };
-    let is = |kind: &Option<Given>, wanted: &str| {
+    let is = |kind: &Option<LayerValue>, wanted: &str| {
         kind.as_ref().is_some_and(|kind| kind.value.eq_ignore_ascii_case(wanted))
     };
     let (kind, location) = (take("ssl.truststore.type"), take("ssl.truststore.location"));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::options::Given;
+use super::options::LayerValue;
 use crate::excerpt::escaped;
 
 /// How an option is handled.
@@ -34,19 +34,19 @@ pub struct Finding {
 pub(crate) struct Report(Vec<Finding>);
 
 impl Report {
-    pub(crate) fn carried(&mut self, given: &Given, to: impl Into<String>) {
+    pub(crate) fn carried(&mut self, given: &LayerValue, to: impl Into<String>) {
         self.add(given, Verdict::Carried, to.into());
     }
 
-    pub(crate) fn not_needed(&mut self, given: &Given, why: impl Into<String>) {
+    pub(crate) fn not_needed(&mut self, given: &LayerValue, why: impl Into<String>) {
         self.add(given, Verdict::NotNeeded, why.into());
     }
 
-    pub(crate) fn refused(&mut self, given: &Given, why: impl Into<String>) {
+    pub(crate) fn refused(&mut self, given: &LayerValue, why: impl Into<String>) {
         self.add(given, Verdict::Refused, why.into());
     }
 
-    fn add(&mut self, given: &Given, verdict: Verdict, text: String) {
+    fn add(&mut self, given: &LayerValue, verdict: Verdict, text: String) {
         let (place, name) = (Some(given.place), given.name.clone());
         self.0.push(Finding { place, name, verdict, text });
     }

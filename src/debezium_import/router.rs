@@ -4,7 +4,7 @@
 use regex::Regex;
 
 use super::draft::Draft;
-use super::options::{Given, Host, Options, items};
+use super::options::{Host, LayerValue, Options, items};
 use super::report::Verdict;
 use super::rules;
 use super::rules::{Rule, What};
@@ -84,7 +84,7 @@ fn no_router() -> String {
 }
 
 /// An option of the event router.
-fn option(host: Host, draft: &mut Draft, predicates: &Predicates, name: &str, given: &Given) {
+fn option(host: Host, draft: &mut Draft, predicates: &Predicates, name: &str, given: &LayerValue) {
     const NOT_SENT: &str = "Debezium Server's Kafka sink sends neither partition nor timestamp that the \
         event router chose";
     match name {
@@ -131,7 +131,7 @@ fn places(placement: &str, target: &str) -> bool {
 }
 
 /// An option of another transform; `name` is `TRANSFORM.OPTION`.
-fn foreign(draft: &mut Draft, listed: &[String], name: &str, given: &Given) {
+fn foreign(draft: &mut Draft, listed: &[String], name: &str, given: &LayerValue) {
     let of = |transform: &&String| {
         name.strip_prefix(transform.as_str()).is_some_and(|rest| rest.starts_with('.'))
     };
@@ -195,7 +195,7 @@ impl Choice {
 
 /// The predicates, and the effect of the event router's own.
 struct Predicates {
-    given: Vec<(String, Given)>,
+    given: Vec<(String, LayerValue)>,
     router: Use,
 }
 
@@ -225,7 +225,7 @@ impl Predicates {
         Self { given, router }
     }
 
-    fn of_router(&self, draft: &mut Draft, given: &Given) {
+    fn of_router(&self, draft: &mut Draft, given: &LayerValue) {
         match self.router {
             Use::Never | Use::ForAll => {
                 draft.report.not_needed(

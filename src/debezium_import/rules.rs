@@ -6,7 +6,7 @@
 //! (<https://kafka.apache.org/documentation/#sourceconnectconfigs>).
 
 use super::draft::Draft;
-use super::options::Given;
+use super::options::LayerValue;
 
 /// A name, which may end in `*`, and how options of that name are handled.
 pub(crate) struct Rule(pub(crate) &'static str, pub(crate) What);
@@ -321,7 +321,7 @@ pub(crate) fn find<'a>(rules: &'a [Rule], name: &str) -> Option<&'a Rule> {
 }
 
 /// Applies the rule.
-pub(crate) fn apply(rule: &Rule, draft: &mut Draft, given: &Given) {
+pub(crate) fn apply(rule: &Rule, draft: &mut Draft, given: &LayerValue) {
     let Rule(name, what) = rule;
     let value = given.value.to_ascii_lowercase();
     match what {
@@ -358,7 +358,7 @@ pub(crate) fn apply(rule: &Rule, draft: &mut Draft, given: &Given) {
 }
 
 /// Copies the value to `[debezium]`, unless it is the default.
-fn keep(draft: &mut Draft, name: &'static str, given: &Given, value: Option<toml::Value>) {
+fn keep(draft: &mut Draft, name: &'static str, given: &LayerValue, value: Option<toml::Value>) {
     match value {
         Some(value) => {
             draft.report.carried(given, format!("debezium.{name}"));

@@ -31,7 +31,7 @@ const ADVERTISED: (&str, &str) = (
 pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
     let kafka = assembly::kafka(config);
     if let Err(error) = sink::accepts(&kafka) {
-        return findings.add(client_refusal(&error));
+        return findings.add(client_finding(&error));
     }
     if offline {
         let text = "brokers, credentials and topics were not looked at";
@@ -39,7 +39,7 @@ pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
     }
     match MetadataClient::open_idempotent(&kafka) {
         Ok(client) => check_online(config, &kafka, &client, findings),
-        Err(error) => findings.add(client_refusal(&error)),
+        Err(error) => findings.add(client_finding(&error)),
     }
 }
 
@@ -150,7 +150,7 @@ fn record_too_large(max: u64, limit: u64, servers: &str) -> Finding {
 }
 
 /// The client library rejects the configuration.
-fn client_refusal(error: &SinkError) -> Finding {
+fn client_finding(error: &SinkError) -> Finding {
     let code = match error {
         SinkError::Mechanism { .. } => "sasl_mechanism",
         SinkError::Property { .. } => "kafka_property",

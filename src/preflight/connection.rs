@@ -8,7 +8,7 @@ use postgres_protocol::escape::escape_identifier;
 
 use super::findings::{Finding, Findings};
 use crate::conninfo::{ConnInfo, Host};
-use crate::setup::Service;
+use crate::setup::Hosting;
 use crate::source::{self, ConnectError, Control, Refused, Security, TlsFault};
 
 /// The `application_name` of a check.
@@ -29,7 +29,7 @@ pub(crate) async fn control(conninfo: &ConnInfo, findings: &mut Findings) -> Opt
             Some(control)
         }
         Err(error) => {
-            findings.add(refusal(&error, conninfo, SUBJECT));
+            findings.add(connect_finding(&error, conninfo, SUBJECT));
             None
         }
     }
@@ -63,7 +63,7 @@ fn exposed(conninfo: &ConnInfo, host: &Host, security: Security) -> Option<Findi
 pub(crate) async fn replication(
     conninfo: &ConnInfo,
     control: &Control,
-    service: Service,
+    service: Hosting,
     findings: &mut Findings,
 ) -> bool {
     const SUBJECT: &str = "replication";
@@ -109,7 +109,7 @@ pub(crate) async fn replication(
             false
         }
         _ => {
-            findings.add(refusal(&error, conninfo, SUBJECT));
+            findings.add(connect_finding(&error, conninfo, SUBJECT));
             true
         }
     }
@@ -141,7 +141,7 @@ fn pooler(text: String, subject: &'static str) -> Finding {
 }
 
 /// The finding for a failed connection.
-fn refusal(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> Finding {
+fn connect_finding(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> Finding {
     match error {
         ConnectError::Tls { fault, .. } => tls(error, *fault, subject),
         ConnectError::TlsSetUp(_) => Finding::error((subject, "tls_files"), said(error))

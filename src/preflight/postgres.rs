@@ -5,7 +5,7 @@ use super::findings::{Finding, Findings};
 use super::{columns, connection, publication, server, slot};
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
-use crate::setup::Service;
+use crate::setup::Hosting;
 use crate::source::{APPLICATION_NAME, Control, Facts, Limit, Silent, SourceConfig};
 
 /// Runs all checks whose preconditions hold.
@@ -18,9 +18,9 @@ pub(crate) async fn check(config: &Config, source: &SourceConfig, findings: &mut
         return;
     };
     let mut limit = Limit::new(&conninfo, &control);
-    let looked = match limit.first(Service::of(&control.client)).await {
+    let looked = match limit.first(Hosting::of(&control.client)).await {
         Ok(service) => {
-            let service = service.unwrap_or(Service::Own);
+            let service = service.unwrap_or(Hosting::Own);
             limit.on(beside(&control, &conninfo, service, config, source, findings)).await
         }
         Err(silent) => Err(silent),
@@ -37,7 +37,7 @@ pub(crate) async fn check(config: &Config, source: &SourceConfig, findings: &mut
 async fn beside(
     control: &Control,
     conninfo: &ConnInfo,
-    service: Service,
+    service: Hosting,
     config: &Config,
     source: &SourceConfig,
     findings: &mut Findings,

@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 
 use super::connection::APPLICATION_NAME;
 use super::findings::{Finding, Findings};
-use crate::setup::Service;
+use crate::setup::Hosting;
 use crate::source::Facts;
 
 /// One row; settings in their own units.
@@ -61,7 +61,7 @@ impl Settings {
 pub(crate) async fn check(
     client: &Client,
     facts: &Facts,
-    service: Service,
+    service: Hosting,
     application_name: &str,
     findings: &mut Findings,
 ) {
@@ -106,7 +106,7 @@ fn check_version(facts: &Facts, findings: &mut Findings) {
     }
 }
 
-fn check_wal_level(facts: &Facts, service: Service, findings: &mut Findings) {
+fn check_wal_level(facts: &Facts, service: Hosting, findings: &mut Findings) {
     let name = ("wal_level", "wal_level");
     if facts.require_wal_level().is_ok() {
         return findings.add(Finding::ok(name, "logical"));
@@ -119,7 +119,7 @@ fn check_wal_level(facts: &Facts, service: Service, findings: &mut Findings) {
     });
 }
 
-fn check_room(settings: &Settings, facts: &Facts, service: Service, findings: &mut Findings) {
+fn check_room(settings: &Settings, facts: &Facts, service: Hosting, findings: &mut Findings) {
     let streams = facts.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
     for (name, room, needs_one) in [
         ("max_replication_slots", &settings.slots, facts.slot.is_none()),
@@ -144,7 +144,7 @@ fn check_room(settings: &Settings, facts: &Facts, service: Service, findings: &m
 }
 
 /// `max_slot_wal_keep_size`: no limit is a risk for the server, a low one for the slot.
-fn check_limit(settings: &Settings, service: Service, findings: &mut Findings) {
+fn check_limit(settings: &Settings, service: Hosting, findings: &mut Findings) {
     let subject = "max_slot_wal_keep_size";
     let (keep, size) = (settings.slot_keep, settings.wal_size);
     // In whole GiB, and with room for more than the WAL that is kept in any case.
@@ -199,7 +199,7 @@ fn matches(name: &str, application_name: &str) -> bool {
     plain == "*" || plain.eq_ignore_ascii_case(application_name)
 }
 
-fn synchronous(names: &str, application_name: &str, service: Service) -> Finding {
+fn synchronous(names: &str, application_name: &str, service: Hosting) -> Finding {
     let setting = "synchronous_standby_names";
     let finding = Finding::warning(
         (setting, setting),
@@ -250,7 +250,7 @@ mod tests {
             ("FIRST 1 (a, walpost)", "'FIRST 1 (a)'"),
             ("ANY 2 (\"walpost\",b, \"C\")", "'ANY 2 (b, \"C\")'"),
         ] {
-            let finding = serde_json::to_value(synchronous(names, "walpost", Service::Own));
+            let finding = serde_json::to_value(synchronous(names, "walpost", Hosting::Own));
             let finding = finding.expect("JSON");
             let fix = finding["fix"].as_str().expect("SQL");
             assert!(fix.contains(&format!("= {value};")), "{names}: {fix}");

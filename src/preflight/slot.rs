@@ -5,7 +5,7 @@ use tokio_postgres::{Client, Row};
 
 use super::connection::APPLICATION_NAME;
 use super::findings::{Finding, Findings};
-use crate::setup::Service;
+use crate::setup::Hosting;
 use crate::source::{Facts, SLOT_NAME_MAX, Slot, disable_two_phase};
 
 const SUBJECT: &str = "slot";
@@ -34,7 +34,7 @@ pub(crate) async fn check(
     name: &str,
     facts: &Facts,
     publication: bool,
-    service: Service,
+    service: Hosting,
     findings: &mut Findings,
 ) {
     if facts.in_recovery {
@@ -193,7 +193,7 @@ fn active(name: &str, pid: i32, is_walposts: bool, holder: Option<&str>) -> Find
         )
 }
 
-fn unreserved(name: &str, retained: i64, service: Service) -> Finding {
+fn unreserved(name: &str, retained: i64, service: Hosting) -> Finding {
     let text = format!(
         "\"{name}\" is about to be lost: PostgreSQL retains {retained} MB of WAL for it, more \
          than max_slot_wal_keep_size"
@@ -234,7 +234,7 @@ async fn failover(
     client: &Client,
     name: &str,
     is_on: bool,
-    service: Service,
+    service: Hosting,
     findings: &mut Findings,
 ) {
     let asked = async {
@@ -344,7 +344,7 @@ async fn on_standby(
     client: &Client,
     name: &str,
     facts: &Facts,
-    service: Service,
+    service: Hosting,
     findings: &mut Findings,
 ) {
     match &facts.slot {

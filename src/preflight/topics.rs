@@ -151,10 +151,23 @@ impl TopicCheck<'_> {
         purpose: Purpose,
         settings: &BTreeMap<String, String>,
     ) {
-        let number =
-            |setting: &str| settings.get(setting).and_then(|value| value.parse::<u64>().ok());
+        self.min_insync(name, topic, number(settings, "min.insync.replicas"));
+        self.record_size(name, purpose, number(settings, "max.message.bytes"));
+        self.retention(name, settings);
+        let is_compacted =
+            settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+        if is_compacted && purpose != Purpose::Events {
+            self.findings.add(
+                Finding::warning((SUBJECT, "topic_compacted"), format!("{name} is compacted"))
+                    .why("it keeps the last dead letter of a key alone, and the others are lost")
+                    .command(self.set(name, "cleanup.policy", "delete")),
+            );
+        }
+    }
+
+    fn min_insync(&mut self, name: &str, topic: &TopicState, setting: Option<u64>) {
         let replicas = topic.replicas() as u64;
-        match number("min.insync.replicas") {
+        match setting {
             Some(least) if least > replicas => {
                 let text = format!(
                     "{name} has {replicas} replica(s), and min.insync.replicas asks for {least}"
@@ -193,8 +206,11 @@ impl TopicCheck<'_> {
             }
             _ => {}
         }
+    }
+
+    fn record_size(&mut self, name: &str, purpose: Purpose, setting: Option<u64>) {
         let most = message_max_bytes(self.kafka);
-        let limit = number("max.message.bytes").filter(|limit| *limit < most);
+        let limit = setting.filter(|limit| *limit < most);
         if let Some(limit) =
             limit.filter(|_| purpose != Purpose::DeadLetters { takes_large: false })
         {
@@ -212,16 +228,6 @@ impl TopicCheck<'_> {
                 Finding::warning((SUBJECT, "topic_max_message_bytes"), text)
                     .why(why)
                     .command(self.set(name, "max.message.bytes", &most.to_string())),
-            );
-        }
-        self.retention(name, settings);
-        let is_compacted =
-            settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-        if is_compacted && purpose != Purpose::Events {
-            self.findings.add(
-                Finding::warning((SUBJECT, "topic_compacted"), format!("{name} is compacted"))
-                    .why("it keeps the last dead letter of a key alone, and the others are lost")
-                    .command(self.set(name, "cleanup.policy", "delete")),
             );
         }
     }
@@ -272,4 +278,9 @@ pub(crate) fn grant(pattern: &str, kafka: &KafkaConfig) -> String {
          --operation Write --operation Describe {pattern}",
         kafka.bootstrap_servers
     )
+}
+
+/// The value of a topic's setting that is a number.
+fn number(settings: &BTreeMap<String, String>, name: &str) -> Option<u64> {
+    settings.get(name).and_then(|value| value.parse().ok())
 }

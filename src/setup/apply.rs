@@ -9,7 +9,7 @@ use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
-use super::managed_service::Service;
+use super::managed_service::Hosting;
 use super::sql::{InitPlan, Object, Part};
 use crate::excerpt::excerpt;
 use crate::outbox::TableName;
@@ -159,7 +159,7 @@ pub(crate) enum InitError {
 
 /// The alternative if the user may not create the object: on a managed service, rights are granted
 /// by the service's own means.
-fn instead(object: &Object, user: &str, service: Service) -> String {
+fn instead(object: &Object, user: &str, service: Hosting) -> String {
     let on = service.name().map_or_else(String::new, |name| format!(" on {name}"));
     match object {
         Object::Role(role) => format!(
@@ -195,7 +195,7 @@ pub(crate) async fn apply(
     mut report: impl FnMut(Step),
     waits: impl Fn(&str),
 ) -> Result<(), InitError> {
-    let service = limit.first(Service::of(client)).await?;
+    let service = limit.first(Hosting::of(client)).await?;
     let service = service.map_err(database("asking who runs the server"))?;
     let (user, version) = limit.on(server_is_ready(client, plan, service)).await??;
     limit.on(slot_is_usable_or_missing(client, plan)).await??;
@@ -250,7 +250,7 @@ async fn created(
     object: &Object,
     done: Result<(), tokio_postgres::Error>,
     user: &str,
-    service: Service,
+    service: Hosting,
 ) -> Result<bool, InitError> {
     match done {
         Ok(()) => Ok(true),
@@ -268,7 +268,7 @@ fn is_there_now(error: &tokio_postgres::Error) -> bool {
 }
 
 /// What an existing role needs for replication.
-async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<String>, InitError> {
+async fn lacks(client: &Client, role: &str, service: Hosting) -> Result<Option<String>, InitError> {
     // A managed service permits replication to the members of its own role.
     let query = "SELECT r.rolcanlogin, r.rolreplication OR r.rolsuper OR EXISTS (
                      SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.roleid
@@ -289,7 +289,7 @@ async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<S
 async fn server_is_ready(
     client: &Client,
     plan: &InitPlan,
-    service: Service,
+    service: Hosting,
 ) -> Result<(String, i32), InitError> {
     let row = client
         .query_one(
@@ -414,7 +414,7 @@ fn failed(
     error: tokio_postgres::Error,
     object: &Object,
     user: &str,
-    service: Service,
+    service: Hosting,
 ) -> InitError {
     match error.code() {
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => InitError::Denied {

@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 /// The operator of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Service {
+pub(crate) enum Hosting {
     /// Self-managed, with a superuser and access to the server's files.
     Own,
     /// Amazon RDS or Aurora.
@@ -23,15 +23,15 @@ pub(crate) enum Service {
     Supabase,
 }
 
-const ROLES: [(&str, Service); 5] = [
-    ("rds_superuser", Service::Rds),
-    ("cloudsqlsuperuser", Service::CloudSql),
-    ("azure_pg_admin", Service::Azure),
-    ("neon_superuser", Service::Neon),
-    ("supabase_admin", Service::Supabase),
+const ROLES: [(&str, Hosting); 5] = [
+    ("rds_superuser", Hosting::Rds),
+    ("cloudsqlsuperuser", Hosting::CloudSql),
+    ("azure_pg_admin", Hosting::Azure),
+    ("neon_superuser", Hosting::Neon),
+    ("supabase_admin", Hosting::Supabase),
 ];
 
-impl Service {
+impl Hosting {
     /// Detects the service by its own role.
     pub(crate) async fn of(client: &Client) -> Result<Self, tokio_postgres::Error> {
         let names = ROLES.map(|(name, _)| name);

@@ -6,5 +6,5 @@ mod sql;
 
 pub(crate) use apply::InitError;
 pub(crate) use apply::apply;
-pub(crate) use managed_service::Service;
+pub(crate) use managed_service::Hosting;
 pub(crate) use sql::InitPlan;

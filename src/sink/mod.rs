@@ -161,7 +161,7 @@ pub enum SinkError {
 
 impl From<rdkafka::error::KafkaError> for SinkError {
     fn from(error: rdkafka::error::KafkaError) -> Self {
-        kafka::refusal(error)
+        kafka::config_error(error)
     }
 }
 

@@ -299,7 +299,7 @@ impl From<ConnectError> for SourceError {
 }
 
 /// The error's text followed by those of its causes.
-fn with_causes(error: &dyn StdError) -> String {
+pub(in crate::source) fn with_causes(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -144,10 +144,7 @@ async fn open_session(
     }
     let check = history_check(resume, instance.postmaster_start, at_slot, start_position);
     if check.is_some() {
-        start_position = StartPosition {
-            ack: at_slot.min(start_position.ack),
-            start: at_slot.min(start_position.start),
-        };
+        start_position = start_position.at_most(at_slot);
     }
     let host = control.endpoint.host.to_string();
     let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
@@ -176,10 +173,8 @@ async fn open_session(
     )
     .await?;
     let found = check_catalogs(config, &facts, resume, &catalogs, catalog_check, &identity).await;
-    if let Err(SourceError::InUse { .. }) = &found
-        && !is_locked
-    {
-        config.open_state.keep_standby_session(&control.client);
+    if !is_locked {
+        keep_session_of_standby(config, &control.client, &found);
     }
     let opening = Opening {
         config,
@@ -197,12 +192,21 @@ async fn open_session(
     };
     let control_client = Arc::clone(&opening.control.client);
     let opened = opening.begin(client, settled, progress).await;
-    if let Err(SourceError::InUse { .. }) = &opened {
-        config.open_state.keep_standby_session(&control_client);
-    }
+    keep_session_of_standby(config, &control_client, &opened);
     let opened = opened?;
     lift_statement_limit(&control_client).await?;
     Ok(opened)
+}
+
+/// Keeps the control connection for the next attempt if another walpost holds the slot.
+fn keep_session_of_standby<T>(
+    config: &SourceConfig,
+    client: &Arc<SqlClient>,
+    attempt: &Result<T, SourceError>,
+) {
+    if let Err(SourceError::InUse { .. }) = attempt {
+        config.open_state.keep_standby_session(client);
+    }
 }
 
 /// The history check for a server whose postmaster started at another time than the last session's.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::CommandFactory as _;
 use walpost::cli::args::Arguments;
-use walpost::config::{Setting, TABLES, refusal};
+use walpost::config::{Setting, TABLES, rejection};
 
 use crate::{read, root};
 
@@ -114,7 +114,7 @@ fn refused() -> String {
                     | property | why |\n|---|---|\n"
             .to_owned();
     for (name, value) in BREAKING {
-        let why = refusal(name, value).unwrap_or_else(|| panic!("{name} is not refused"));
+        let why = rejection(name, value).unwrap_or_else(|| panic!("{name} is not refused"));
         writeln!(text, "| `{name}` | {why} |").unwrap();
     }
     text

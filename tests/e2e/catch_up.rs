@@ -189,6 +189,21 @@ async fn slot_advanced_during_catch_up_ends_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_dropped_during_catch_up_ends_the_run() {
+    let kafka = Kafka::start().await;
+    let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    one_by_one(&fixture, 10_000).await;
+    kafka.pause();
+    let walpost = catching_up(&fixture).start();
+    walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+    fixture.postgres.query_text("SELECT pg_drop_replication_slot('walpost')").await;
+    kafka.resume();
+    let (code, said) = walpost_bed::fixture::ended(&walpost).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("does not exist; for a new outbox run"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transaction_open_during_catch_up_is_published_on_commit() {
     let fixture = Fixture::new().await;
     let old = fixture.postgres.client().await;

@@ -322,7 +322,9 @@ fn root() -> &'static Path {
 fn rust_files() -> Vec<String> {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> =
-        ["src", "tests", "fuzz/src", "fuzz/fuzz_targets"].map(|folder| root().join(folder)).into();
+        ["src", "tests", "benches", "examples", "fuzz/src", "fuzz/fuzz_targets"]
+            .map(|folder| root().join(folder))
+            .into();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a source folder can be read") {
             let path = entry.expect("a folder's entry can be read").path();

@@ -17,7 +17,7 @@ const SPANS: usize = 4096;
 
 /// One producer's records in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Ages(VecDeque<Span>);
+pub(crate) struct AckAges(VecDeque<Span>);
 
 #[derive(Debug)]
 struct Span {
@@ -26,7 +26,7 @@ struct Span {
     waiting: u64,
 }
 
-impl Ages {
+impl AckAges {
     /// Records that production `seq` is in flight; numbers rise.
     pub(crate) fn produced(&mut self, seq: Seq, now: Instant) {
         if self.0.len() == SPANS {
@@ -78,7 +78,7 @@ mod tests {
     fn ages_are_found_for_reports_in_any_order() {
         let begun = Instant::now();
         let at = |tenths: u64| begun + Duration::from_millis(tenths * 100);
-        let mut ages = Ages::default();
+        let mut ages = AckAges::default();
         assert_eq!(ages.oldest(), None);
         (0..50).for_each(|seq| ages.produced(Seq::new(seq), at(seq)));
         (10..50).rev().for_each(|seq| assert_eq!(ages.reported(Seq::new(seq)), Some(at(seq))));
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn long_wait_uses_no_memory_and_later_records_are_young() {
         let begun = Instant::now();
-        let mut ages = Ages::default();
+        let mut ages = AckAges::default();
         let many = 3 * SPANS as u64;
         (0..many).for_each(|seq| ages.produced(Seq::new(seq), begun + Duration::from_secs(seq)));
         assert_eq!(ages.0.len(), SPANS);
@@ -108,7 +108,7 @@ mod tests {
     fn record_that_waits_long_does_not_change_the_ages_of_others() {
         let begun = Instant::now();
         let at = |seq| begun + Duration::from_secs(seq);
-        let mut ages = Ages::default();
+        let mut ages = AckAges::default();
         ages.produced(Seq::new(0), begun);
         for seq in 1..3 * SPANS as u64 {
             ages.produced(Seq::new(seq), at(seq));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn late_report_of_a_replaced_producer_is_ignored() {
-        let mut ages = Ages::default();
+        let mut ages = AckAges::default();
         let begun = Instant::now();
         ages.produced(Seq::new(7), begun);
         ages.clear();

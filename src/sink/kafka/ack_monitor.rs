@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rdkafka::config::ClientConfig;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::ack_age::Ages;
+use super::ack_age::AckAges;
 use super::diagnostics::{self, Diagnosis};
 use super::first_batch_gate::Counts;
 use crate::ledger::Seq;
@@ -24,7 +24,7 @@ const DIAGNOSIS_INTERVAL: Duration = Duration::from_secs(30);
 /// Monitors the records in flight.
 #[derive(Debug)]
 pub(crate) struct AckMonitor {
-    ages: Ages,
+    ages: AckAges,
     /// The total time that all acknowledgements of these producers took.
     ack_time: Duration,
     /// The time when reports were last read.
@@ -43,7 +43,7 @@ pub(crate) struct AckMonitor {
 impl AckMonitor {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            ages: Ages::default(),
+            ages: AckAges::default(),
             ack_time: Duration::ZERO,
             now,
             diagnosed_at: None,

@@ -83,7 +83,7 @@ pub(crate) fn built_in(native: &NativeClientConfig) -> String {
 }
 
 /// The library's error without the value, which may be a secret.
-pub(crate) fn refusal(error: KafkaError) -> SinkError {
+pub(crate) fn config_error(error: KafkaError) -> SinkError {
     let KafkaError::ClientConfig(_, said, name, value) = error else {
         return SinkError::Client(error);
     };

@@ -30,7 +30,7 @@ mod statistics;
 mod topic_lookup;
 
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
-pub(super) use features::{built_in, refusal};
+pub(super) use features::{built_in, config_error};
 pub use first_batch_gate::partition_of;
 pub use metadata::{
     Brokers, ConnectionFailure, MetadataClient, PartitionState, TlsFailure, TopicError, TopicState,

@@ -34,7 +34,7 @@ pub(crate) struct Placement {
 
 /// Where a record goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Destination {
     /// The number of the producer.
     pub(crate) producer: usize,
     /// `None`: its partitioner chooses.
@@ -87,8 +87,8 @@ impl Placement {
         topic: &str,
         key: Option<PartitionKey>,
         named: Option<i32>,
-    ) -> Place {
-        let first = Place { producer: 0, partition: named };
+    ) -> Destination {
+        let first = Destination { producer: 0, partition: named };
         if !self.is_of_several() {
             return first;
         }
@@ -104,7 +104,7 @@ impl Placement {
         };
         let is_pinned = !self.pinned.is_empty() && self.pinned.contains(topic);
         let producer = if is_pinned { 0 } else { self.spread.producer_of(topic, partition) };
-        Place {
+        Destination {
             producer: usize::try_from(producer).unwrap_or_default(),
             partition: i32::try_from(partition).ok(),
         }

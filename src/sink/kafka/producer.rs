@@ -176,7 +176,7 @@ impl KafkaSink {
             Verdict::Wait => Err(ProduceError::Full),
             Verdict::Beyond(count) => {
                 let partition = partition.unwrap_or_default();
-                Err(ProduceError::Refused(topic_lookup::refusal(topic, partition, count)))
+                Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
             }
             Verdict::Missing if self.waits_for.is_it(topic) => Ok(()),
             Verdict::Missing => Err(ProduceError::Refused(error::missing_topic(topic))),
@@ -303,7 +303,7 @@ impl Sink for KafkaSink {
             before,
             now,
         }));
-        self.renew(&mut conditions);
+        self.poll_reload(&mut conditions);
         conditions
     }
 

@@ -118,7 +118,7 @@ impl TopicLookup {
 }
 
 /// Why a record for a partition that does not exist is rejected.
-pub(crate) fn refusal(topic: &str, partition: i32, count: u32) -> Refusal {
+pub(crate) fn missing_partition(topic: &str, partition: i32, count: u32) -> Refusal {
     let needed = i64::from(partition) + 1;
     let last = i64::from(count) - 1;
     let reason = format!(
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn rejection_has_the_number_of_partitions_and_the_fix() {
-        let reason = refusal("orders", 7, 3).reason;
+        let reason = missing_partition("orders", 7, 3).reason;
         for part in ["partition 7", "has 3, 0 to 2", "--alter --topic orders --partitions 8"] {
             assert!(reason.contains(part), "{reason}");
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::backend_liveness::{AuxConnection, Backend};
 use super::copy::Rows;
@@ -27,6 +28,7 @@ use crate::source::SourceError;
 use crate::source::catalog::Facts;
 use crate::source::connection::connect::Control;
 use crate::source::connection::deadline::answered;
+use crate::source::error::with_causes;
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::feed_base::{Connection, FeedBase, connection_ended, message};
 use crate::source::slot_error::SlotError;
@@ -108,12 +110,7 @@ pub(in crate::source) async fn advance(
 ) -> Result<Lsn, SourceError> {
     let SlotAdvance { from: at, to } = advance;
     let advanced = client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await;
-    let row = advanced.map_err(|error| {
-        match error.code().map(tokio_postgres::error::SqlState::code) {
-            Some("55006") => SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None },
-            _ => SourceError::query("advancing the slot", &error),
-        }
-    })?;
+    let row = advanced.map_err(|error| advance_error(&error, slot))?;
     let Some(row) = row else {
         let found = Facts::read(client, slot).await?.require_slot(slot)?;
         return Err(SourceError::slot_advanced(slot, at, found));
@@ -125,6 +122,19 @@ pub(in crate::source) async fn advance(
         _ => Err(SourceError::Lost(format!(
             "the slot was to be advanced to {to}, but its position is {text}"
         ))),
+    }
+}
+
+/// Classifies an error of [`ADVANCE`].
+fn advance_error(error: &tokio_postgres::Error, slot: &str) -> SourceError {
+    let text = format!("advancing the slot: {}", with_causes(error));
+    match error.code().map(SqlState::code) {
+        Some("55006") => SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None },
+        Some("58P01") => SourceError::Slot(SlotError::WalRemoved(text)),
+        Some("42704") => SourceError::Slot(SlotError::Dropped(text)),
+        // PostgreSQL 14 to 18 use 55000 for an invalidated slot and for a target before the slot's
+        // position. The next open reads which of them it was.
+        _ => SourceError::Lost(text),
     }
 }
 

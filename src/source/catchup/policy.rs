@@ -51,6 +51,11 @@ impl StartPosition {
         }
     }
 
+    /// Moves both positions back to `limit` if they lie after it.
+    pub(in crate::source) fn at_most(self, limit: Lsn) -> Self {
+        Self { ack: self.ack.min(limit), start: self.start.min(limit) }
+    }
+
     /// Chooses the feed for a `backlog` that `catch_up` applies to; returns whether it is a
     /// catch-up. If a catch-up would cost too much, it is suspended.
     pub fn choose_catch_up(self, backlog: Backlog, catch_up: &CatchUp) -> bool {

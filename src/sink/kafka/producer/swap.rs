@@ -87,7 +87,7 @@ impl Successor {
     }
 
     /// Why it is not to take the other's place, which can be used.
-    fn refusal(&mut self, now: Instant) -> Option<String> {
+    fn rejection_reason(&mut self, now: Instant) -> Option<String> {
         let conditions = self.reports.take_conditions();
         let reason = conditions.into_iter().find_map(|condition| match condition {
             Condition::Unreachable(reason)
@@ -135,7 +135,7 @@ impl KafkaSink {
     }
 
     /// To be called with each set of conditions that came up.
-    pub(super) fn renew(&mut self, conditions: &mut Vec<Condition>) {
+    pub(super) fn poll_reload(&mut self, conditions: &mut Vec<Condition>) {
         if conditions.iter().any(|condition| {
             matches!(condition, Condition::Unreachable(_) | Condition::Unauthenticated(_))
         }) {
@@ -202,16 +202,16 @@ impl KafkaSink {
         else {
             return;
         };
-        let (fatal, refusal) = (successor.fatal(), successor.refusal(now));
+        let (fatal, rejection) = (successor.fatal(), successor.rejection_reason(now));
         if fatal.is_none() && successor.is_allowed() {
             (successor.may_write, successor.since) = (true, now);
-        } else if successor.is_optional() && (unhealthy || fatal.is_some() || refusal.is_some()) {
+        } else if successor.is_optional() && (unhealthy || fatal.is_some() || rejection.is_some()) {
             self.give_up_optional(now);
         } else if successor.is_optional() {
             // It is asked again.
         } else if fatal.is_none() && unhealthy {
             successor.since = now;
-        } else if let Some(reason) = fatal.or(refusal)
+        } else if let Some(reason) = fatal.or(rejection)
             && let Some(refused) = self.successor.take()
         {
             self.reload.reject(&refused.changed, &reason);
