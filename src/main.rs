@@ -1,5 +1,11 @@
 //! The walpost program.
 
+/// After a large backlog, glibc's allocator returns little memory to the system, and it takes more
+/// CPU for messages that one thread allocates and another frees: docs/performance.md.
+#[cfg(feature = "allocator")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> std::process::ExitCode {
     // More than one provider is linked; libraries could not choose one by themselves.
     walpost::source::install_crypto_provider();
