@@ -22,9 +22,10 @@ use crate::record::{
     Target, TemplateError, TimestampSource, TopicTemplate, TopicsAllowed,
 };
 use crate::relay::core::Core;
-use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
+use crate::relay::{Relay, RelaySettings, StateSettings, StopHandle, Until, stop_channel};
 use crate::sink::{KafkaConfig, KafkaSink, KafkaSource, WaitsFor};
 use crate::source::{self, CatchUp, ConnInfoSource, OpenState, SourceConfig};
+use crate::state::KafkaStateStore;
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +57,28 @@ pub fn relay(
     let drain_timeout = config.delivery.drain_timeout;
     let settings = RelaySettings { drain_timeout, until, owns_thread: false };
     let (handle, stop) = stop_channel();
-    let relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
+    let mut relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
+    if let Some(topic) = &config.delivery.state_topic {
+        let store = KafkaStateStore::new(&kafka(config), topic);
+        relay = relay.with_state(Box::new(store), state_settings(config, topic));
+    }
     Ok((relay, handle))
+}
+
+fn state_settings(config: &Config, topic: &str) -> StateSettings {
+    let outbox = &config.outbox;
+    StateSettings {
+        delivery_id: config.delivery.id.clone(),
+        topic: topic.to_owned(),
+        layout: format!(
+            "{:?} {:?} {:?} {}",
+            outbox.tables,
+            outbox.message_prefix,
+            outbox.plain_message_prefix,
+            config.source.publication
+        ),
+        required: config.delivery.state_required,
+    }
 }
 
 /// Opens the dead-letter topic and the configured Kafka cluster, to publish dead letters again as
@@ -133,7 +154,15 @@ fn router(config: &Config, profile: Profile) -> Result<Router, ConfigError> {
     if let Some(topic) = profile.topic_of_all().filter(|topic| !allowed.allows(topic)) {
         return Err(invalid(format!("all events go to `{topic}`, which it does not have: add it")));
     }
-    Ok(Router::new(profile).allowing(allowed))
+    let reserved = config.delivery.state_topic.clone();
+    let is_reserved = |topic: &str| reserved.as_deref() == Some(topic);
+    if profile.topic_of_all().is_some_and(|topic| is_reserved(&topic))
+        || is_reserved(&config.poison.dead_letter_topic)
+    {
+        let reason = "records or dead letters go to this topic: name another one";
+        return Err(config.invalid(Setting::DeliveryStateTopic, &reason));
+    }
+    Ok(Router::new(profile).allowing(allowed.without(reserved)))
 }
 
 /// The format of the records.

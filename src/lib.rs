@@ -73,6 +73,7 @@
 //! | `source` | the replication session, catch-up reads, and the checks before them |
 //! | [`metrics`], `traces` | the metrics' names and values; the export of spans |
 //! | `sink` | the sink trait, and the idempotent Kafka producers behind it |
+//! | `state` | walpost's own position, in a Kafka topic |
 //! | [`relay`] | `core`, the state machine; the driver, which connects source, core and sink |
 //! | `dead_letter_replay` | publishes dead letters again |
 //! | [`config`] | flags, environment and file to valid values |
@@ -152,6 +153,8 @@ mod setup;
 pub mod sink;
 #[doc(hidden)]
 pub mod source;
+#[doc(hidden)]
+pub mod state;
 #[cfg(feature = "traces")]
 mod traces;
 

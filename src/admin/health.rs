@@ -51,6 +51,7 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
         health.0.push(reason);
     }
     health.0.extend(metrics.stuck());
+    health.0.extend(metrics.unwritten());
     if let Some(trouble) = metrics.trouble() {
         health.0.push(format!("Kafka does not accept records: {trouble}"));
     } else if metrics.is_sink_connected() != Some(true) {
@@ -92,6 +93,9 @@ mod tests {
         metrics.source_trouble(Some("PostgreSQL ended the stream".to_owned()));
         assert_eq!(ready(&metrics, now).reasons(), ["PostgreSQL ended the stream"]);
         metrics.source_trouble(None);
+        metrics.state_trouble(Some("the state topic is gone".to_owned()));
+        assert_eq!(ready(&metrics, now).reasons(), ["the state topic is gone"]);
+        metrics.state_trouble(None);
         metrics.enter(Phase::StandingBy);
         let reasons =
             ready(&metrics, SystemTime::now() + Duration::from_secs(7)).reasons().join("\n");

@@ -47,6 +47,11 @@ Examples:
   walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
   walpost run --until current    # deliver the backlog, then exit";
 
+const ADOPT_EXAMPLES: &str = "\
+Examples:
+  walpost adopt             # show both positions
+  walpost adopt --apply     # continue from the slot's position";
+
 const CHECK_EXAMPLES: &str = "\
 Examples:
   walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
@@ -135,6 +140,8 @@ pub enum Command {
     ReplayDeadLetters(ReplayArguments),
     /// Print the SQL that creates table, role, publication and slot, or run it
     Init(InitArguments),
+    /// Show the positions of slot and state topic, or accept the slot's position
+    Adopt(AdoptArguments),
     /// Check PostgreSQL and Kafka before `run`; prints one finding per line, with the fix
     Check(CheckArguments),
     /// Show whether a running walpost delivers, its delivery lag and the retained WAL
@@ -247,6 +254,21 @@ pub struct InitArguments {
     /// Create a failover slot, which standbys synchronize (PostgreSQL 17 and later)
     #[arg(long)]
     pub failover: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `walpost adopt`
+#[derive(Args)]
+#[command(
+    after_help = ADOPT_EXAMPLES,
+    after_long_help = format!("{ADOPT_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
+pub struct AdoptArguments {
+    /// Write the slot's position to the state topic, which is created if it is missing
+    #[arg(long)]
+    pub apply: bool,
     /// Options of the configuration.
     #[command(flatten)]
     pub options: Options,

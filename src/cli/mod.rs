@@ -1,5 +1,6 @@
 //! The command line: one file per command.
 
+mod adopt;
 pub mod args;
 mod check;
 mod completions;
@@ -45,6 +46,7 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> Exit {
     match command {
         Command::Init(arguments) => init::command(arguments),
+        Command::Adopt(arguments) => adopt::command(arguments),
         Command::Config(arguments) => match configuration(&arguments.options.into()) {
             Ok(config) if arguments.json => print(&config::json(&config)),
             Ok(config) => print(&config::table(&config)),

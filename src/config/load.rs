@@ -52,6 +52,9 @@ impl Config {
                 drain_timeout: given.parsed(Setting::DeliveryDrainTimeout, |text| {
                     units::parse_duration(text).map_err(|error| error.to_string())
                 })?,
+                id: given.parsed(Setting::DeliveryId, values::delivery_id)?,
+                state_topic: given.parsed(Setting::DeliveryStateTopic, values::state_topic)?,
+                state_required: given.parsed(Setting::DeliveryStateRequired, values::boolean)?,
             },
             admin: Admin { listen: given.parsed(Setting::AdminListen, values::admin_listen)? },
             poison: given.poison()?,

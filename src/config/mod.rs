@@ -156,6 +156,12 @@ pub struct Delivery {
     pub in_flight_bytes: u64,
     /// How long a shutdown waits for in-flight records.
     pub drain_timeout: Duration,
+    /// Identifies this installation in the state topic.
+    pub id: String,
+    /// The state topic; `None`: off.
+    pub state_topic: Option<String>,
+    /// Whether a missing state topic is an error.
+    pub state_required: bool,
 }
 
 /// The HTTP endpoints.

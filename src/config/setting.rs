@@ -177,6 +177,14 @@ settings! {
     DeliveryDrainTimeout = row("delivery.drain_timeout", Duration, "How long a shutdown waits until in-flight records are delivered and confirmed. Accepts `ms`, `s` and `min`.")
         .details("Keep it shorter than the supervisor's own timeout.")
         .flag("--drain-timeout", "DURATION").default("20s");
+    DeliveryId = row("delivery.id", Text, "Identifies this installation in the state topic. Letters, digits, `.`, `_` and `-`.")
+        .details("A copy of the database server, such as a staging clone, that uses the same Kafka cluster needs another one: otherwise it stops the original from writing its position.")
+        .flag("--delivery-id", "ID").default("walpost");
+    DeliveryStateTopic = row("delivery.state_topic", Text, "Topic in which walpost keeps its position, or `off`.")
+        .details("With it, walpost detects at the start that the slot was created again or advanced while walpost was not running. `walpost adopt --apply` creates the topic. If it is missing, walpost logs a warning and runs without it.")
+        .flag("--state-topic", "TOPIC").default("walpost.state");
+    DeliveryStateRequired = row("delivery.state_required", Text, "Whether `run` ends if the state topic is missing or walpost's Kafka user may not use it: `true` or `false`.")
+        .variable().default("false");
     PoisonTooLarge = row("poison.too_large", Text, "Policy for an event that is larger than the producer or the topic accepts: `halt`, `dead_letter` or `skip`.")
         .default("halt");
     PoisonMissingField = row("poison.missing_field", Text, "Policy for an event without a key, or without a field that its topic needs: `halt`, `dead_letter` or `skip`.")

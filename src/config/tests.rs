@@ -262,6 +262,9 @@ fn an_invalid_value_is_named_with_its_place() {
             "record.profile = 'debezium'\n[debezium]\nroute.by.field = ['a']",
             "`debezium.route.by.field`",
         ),
+        ("delivery.id = 'a b'", "letters, digits"),
+        ("delivery.state_topic = 'a b'", "not the name of a topic"),
+        ("delivery.state_required = 'yes'", "not `true` or `false`"),
         ("log.level = 'inof'", "not a log level"),
         ("log.format = 'xml'", "not one of `text`, `json`"),
     ] {
@@ -317,6 +320,9 @@ fn every_key_of_the_file_is_read() {
         [delivery]
         in_flight_bytes = 1_048_576
         drain_timeout = "2min"
+        id = "shop"
+        state_topic = "off"
+        state_required = "true"
         [poison]
         too_large = "dead_letter"
         missing_field = "skip"
@@ -354,6 +360,9 @@ fn every_key_of_the_file_is_read() {
     );
     assert_eq!(config.delivery.in_flight_bytes, 1 << 20);
     assert_eq!(config.delivery.drain_timeout, Duration::from_secs(120));
+    assert_eq!(config.delivery.id, "shop");
+    assert_eq!(config.delivery.state_topic, None);
+    assert!(config.delivery.state_required);
     assert_eq!(config.poison.too_large, Policy::DeadLetter);
     assert_eq!(config.poison.missing_field, Policy::Skip);
     assert_eq!(config.poison.missing_topic, Some(Policy::Skip));

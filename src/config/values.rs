@@ -84,6 +84,32 @@ pub(super) fn core_dumps(text: &str) -> Result<CoreDumps, String> {
     one_of(text, &[("refuse", CoreDumps::Refuse), ("allow", CoreDumps::Allow)])
 }
 
+/// `true` or `false`.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "not `true` or `false`".to_owned())
+}
+
+/// An id that can be part of a `transactional.id`.
+pub(super) fn delivery_id(text: &str) -> Result<String, String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || text.len() > 100 || !text.chars().all(is_allowed) {
+        return Err("not 1 to 100 letters, digits, `.`, `_` and `-`".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// The name of a topic, or `off`.
+pub(super) fn state_topic(text: &str) -> Result<Option<String>, String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text == "off" {
+        return Ok(None);
+    }
+    if matches!(text, "" | "." | "..") || text.len() > 249 || !text.chars().all(is_allowed) {
+        return Err("not the name of a topic, and not `off`".to_owned());
+    }
+    Ok(Some(text.to_owned()))
+}
+
 /// Whether null keys are sent.
 pub(super) fn null_keys(text: &str) -> Result<bool, String> {
     one_of(text, &[("refuse", false), ("allow", true)])

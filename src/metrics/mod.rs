@@ -58,6 +58,10 @@ pub struct Metrics {
     pub in_flight_bytes: Figure,
     /// The limit of bytes in flight.
     pub in_flight_limit_bytes: Figure,
+    /// The position in the state topic.
+    pub state_lsn: Figure,
+    /// Failures of the state topic.
+    pub state_failures: Figure,
     /// Microseconds for which reading was blocked by backpressure.
     pub backpressure_micros: Figure,
     /// Acknowledged records, of all topics.
@@ -146,6 +150,8 @@ impl Default for Metrics {
             in_flight_events: Figure::default(),
             in_flight_bytes: Figure::default(),
             in_flight_limit_bytes: Figure::default(),
+            state_lsn: Figure::default(),
+            state_failures: Figure::default(),
             backpressure_micros: Figure::default(),
             delivered: Figure::default(),
             oldest_unconfirmed: Moment::default(),

@@ -110,6 +110,10 @@ metrics! {
         "Bytes of those records, as counted against the in-flight limit.";
     IN_FLIGHT_LIMIT_BYTES = Gauge "walpost_in_flight_limit_bytes" []
         "The in-flight limit: delivery.in_flight_bytes.";
+    STATE_LSN = Gauge "walpost_state_lsn" []
+        "The position in the state topic, as bytes of WAL; 0 without the state topic, or before it was read.";
+    STATE_FAILURES = Counter "walpost_state_failures_total" []
+        "Failed attempts to open or write the state topic. Until one succeeds, nothing is confirmed to PostgreSQL.";
     BACKPRESSURE_SECONDS = Counter "walpost_backpressure_seconds_total" []
         "Time during which reading from PostgreSQL was paused because the in-flight limit was reached or Kafka accepted no records.";
     RECONNECTS = Counter "walpost_reconnects_total" ["peer", "reason"]

@@ -61,6 +61,7 @@ pub(super) struct State {
     last_error: Option<LastError>,
     sink_trouble: Option<String>,
     source_trouble: Option<String>,
+    topic_trouble: Option<String>,
 }
 
 impl Metrics {
@@ -131,6 +132,16 @@ impl Metrics {
     /// Why PostgreSQL sends nothing more.
     pub fn stuck(&self) -> Option<String> {
         lock(&self.state).source_trouble.clone()
+    }
+
+    /// Sets why the position cannot be written to the state topic; `None` if it can.
+    pub fn state_trouble(&self, trouble: Option<String>) {
+        lock(&self.state).topic_trouble = trouble;
+    }
+
+    /// Why the position cannot be written.
+    pub fn unwritten(&self) -> Option<String> {
+        lock(&self.state).topic_trouble.clone()
     }
 
     /// Why Kafka accepts no records.

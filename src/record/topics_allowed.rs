@@ -15,7 +15,12 @@ const ANY: char = '*';
 /// A pattern is a topic name in which `*` matches any characters, or none. All other characters are
 /// literal, so the period in `outbox.event` matches only a period.
 #[derive(Debug, Clone, Default)]
-pub struct TopicsAllowed(Option<Regex>);
+pub struct TopicsAllowed {
+    /// `None`: all.
+    patterns: Option<Regex>,
+    /// A topic that no event may go to.
+    reserved: Option<String>,
+}
 
 impl TopicsAllowed {
     /// Allows topics that match these patterns; all if there are none.
@@ -38,15 +43,23 @@ impl TopicsAllowed {
             alternatives.push(literals.join(".*"));
         }
         if alternatives.is_empty() {
-            return Ok(Self(None));
+            return Ok(Self::default());
         }
         let regex = format!(r"\A(?:{})\z", alternatives.join("|"));
-        Regex::new(&regex).map(Some).map(Self).map_err(|error| error.to_string())
+        let patterns = Regex::new(&regex).map_err(|error| error.to_string())?;
+        Ok(Self { patterns: Some(patterns), reserved: None })
+    }
+
+    /// The same without that topic, which walpost itself writes to.
+    #[must_use]
+    pub fn without(self, reserved: Option<String>) -> Self {
+        Self { reserved, ..self }
     }
 
     /// Whether events may go to that topic.
     pub fn allows(&self, topic: &str) -> bool {
-        self.0.as_ref().is_none_or(|patterns| patterns.is_match(topic))
+        self.patterns.as_ref().is_none_or(|patterns| patterns.is_match(topic))
+            && self.reserved.as_deref() != Some(topic)
     }
 }
 
@@ -69,6 +82,15 @@ mod tests {
     fn all_topics_are_allowed_without_a_pattern() {
         assert!(TopicsAllowed::new::<&str>(&[]).expect("no pattern").allows("any"));
         assert!(TopicsAllowed::new(&["*"]).expect("a pattern").allows("any"));
+    }
+
+    #[test]
+    fn no_pattern_allows_the_reserved_topic() {
+        for patterns in [&[][..], &["*"]] {
+            let allowed = TopicsAllowed::new(patterns).expect("patterns");
+            let allowed = allowed.without(Some("walpost.state".to_owned()));
+            assert!(allowed.allows("walpost.states") && !allowed.allows("walpost.state"));
+        }
     }
 
     #[test]

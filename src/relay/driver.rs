@@ -8,6 +8,7 @@
 mod replacement;
 mod session;
 mod shutdown;
+mod state_keeper;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,8 @@ use tokio::time::{Instant, sleep};
 use self::replacement::ReplayState;
 use self::session::{Opened, SessionState};
 use self::shutdown::Shutdown;
+use self::state_keeper::StateKeeper;
+pub use self::state_keeper::StateSettings;
 use super::backoff::wait_until;
 use super::core::Core;
 use super::event_log::{EventLog, SinkState};
@@ -31,6 +34,7 @@ use super::stuck_stream::StuckStream;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
 use crate::source::{OpenError, Source, SourceError};
+use crate::state::StateStore;
 
 /// Maximum delay between two attempts to connect to PostgreSQL, and between two replays.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
@@ -52,6 +56,8 @@ pub struct Relay<P, S> {
     replay: ReplayState,
     shutdown: Shutdown,
     diagnostics: Diagnostics,
+    /// `None`: the relay does not keep its position.
+    state: Option<StateKeeper>,
 }
 
 /// The sink's reports.
@@ -117,7 +123,15 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 stuck_stream: StuckStream::default(),
                 logged_refused_messages: 0,
             },
+            state: None,
         }
+    }
+
+    /// Keeps the relay's position in `store`. Call it after [`Relay::with_metrics`].
+    #[must_use]
+    pub fn with_state(mut self, store: Box<dyn StateStore>, settings: StateSettings) -> Self {
+        self.state = Some(StateKeeper::new(store, settings, self.metrics()));
+        self
     }
 
     /// The sink.

@@ -3,8 +3,10 @@
 mod apply;
 mod managed_service;
 mod sql;
+mod state_topic;
 
 pub(crate) use apply::InitError;
 pub(crate) use apply::apply;
 pub(crate) use managed_service::Hosting;
 pub(crate) use sql::InitPlan;
+pub(crate) use state_topic::{AdoptError, Positions};

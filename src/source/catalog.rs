@@ -24,6 +24,8 @@ pub struct Facts {
     pub version: i32,
     /// The database of this connection.
     pub database: String,
+    /// Its oid.
+    pub database_oid: u32,
     /// `wal_level`.
     pub wal_level: String,
     /// `wal_sender_timeout` in milliseconds; 0 means no timeout.
@@ -116,7 +118,9 @@ const FACTS: &str = "
            s.restart_lsn::pg_catalog.text,
            -- A transaction that is open is as old as what the slot has to decode first.
            coalesce(pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid)
-                    >= pg_catalog.age(s.catalog_xmin), false)
+                    >= pg_catalog.age(s.catalog_xmin), false),
+           (SELECT d.oid FROM pg_catalog.pg_database d
+             WHERE d.datname = pg_catalog.current_database())
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
@@ -161,6 +165,7 @@ impl Facts {
         Ok(Self {
             version: row.try_get(0)?,
             database: row.try_get(1)?,
+            database_oid: row.try_get(21)?,
             wal_level: row.try_get(2)?,
             wal_sender_timeout_ms: row.try_get::<_, Option<i64>>(3)?.unwrap_or(60_000),
             in_recovery: row.try_get(13)?,

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use super::history::AckedPosition;
 use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
@@ -72,6 +73,13 @@ pub trait Feed {
 
     /// The fingerprint of the publication in the catalogs.
     fn publication_fingerprint(&self) -> &PublicationFingerprint;
+
+    /// The oid of the database.
+    fn database_oid(&self) -> u32;
+
+    /// Compares what the feed returns with a position from the state topic. To be called before
+    /// anything is taken from it. Until the comparison ends, nothing is confirmed.
+    fn compare_with(&mut self, position: AckedPosition);
 
     /// The process ID of the walsender that holds the slot.
     fn walsender(&self) -> Option<i32>;

@@ -21,6 +21,7 @@ pub(super) struct FeedBase {
     pub(super) host: String,
     pub(super) security: Security,
     pub(super) slot: String,
+    pub(super) database_oid: u32,
     /// The server process that holds the slot.
     pub(super) backend: Option<i32>,
     pub(super) identity: ServerIdentity,

@@ -281,6 +281,7 @@ impl Opening<'_> {
                 start_position.ack,
             ),
             slot: config.slot.clone(),
+            database_oid: facts.database_oid,
             backend,
             identity,
             start: start_position.ack,

@@ -31,6 +31,15 @@ pub struct LastTransaction {
     pub commit_time: PgTimestamp,
 }
 
+/// A position that the brokers have acknowledged, from the state topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AckedPosition {
+    /// Every event that committed before this LSN was acknowledged.
+    pub upto: Lsn,
+    /// The last transaction with events before it.
+    pub last: Option<LastTransaction>,
+}
+
 /// How many transactions are kept that may have to be published again: 3 MiB. If there are more,
 /// the older ones are published again without a comparison.
 const KEPT_TRANSACTIONS: usize = 1 << 16;
@@ -43,6 +52,8 @@ pub struct ReceivedTransactions {
     last: Option<LastTransaction>,
     /// Transactions with rows, in commit order.
     with_rows: VecDeque<LastTransaction>,
+    /// The last transaction with rows that is durable.
+    durable: Option<LastTransaction>,
 }
 
 impl ReceivedTransactions {
@@ -82,12 +93,28 @@ impl ReceivedTransactions {
         if has_rows && self.with_rows.back().is_none_or(|last| last.commit_lsn < read.commit_lsn) {
             self.with_rows.push_back(read);
         }
-        let is_over = |oldest: &LastTransaction| oldest.commit_lsn < flush_lsn;
-        while self.with_rows.len() > KEPT_TRANSACTIONS
-            || self.with_rows.front().is_some_and(is_over)
-        {
+        self.forget_durable(flush_lsn);
+        while self.with_rows.len() > KEPT_TRANSACTIONS {
             self.with_rows.pop_front();
         }
+    }
+
+    fn forget_durable(&mut self, flush_lsn: Lsn) {
+        while let Some(oldest) = self.with_rows.pop_front() {
+            if oldest.commit_lsn >= flush_lsn {
+                self.with_rows.push_front(oldest);
+                return;
+            }
+            if self.durable.is_none_or(|durable| durable.commit_lsn < oldest.commit_lsn) {
+                self.durable = Some(oldest);
+            }
+        }
+    }
+
+    /// The last transaction with rows of those that committed before `flush_lsn`: they are durable.
+    pub fn durable(&mut self, flush_lsn: Lsn) -> Option<LastTransaction> {
+        self.forget_durable(flush_lsn);
+        self.durable
     }
 
     /// The last completely received transaction, if any.
@@ -98,11 +125,16 @@ impl ReceivedTransactions {
 
 /// Compares the stream, from the slot's position, with what was received before.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 pub(super) struct HistoryCheck {
     /// The slot's position: every transaction that committed from here on is sent.
     from: Lsn,
     /// Everything that committed before this LSN was received before.
     start: Lsn,
+    /// From the last transaction up to this LSN there were no rows.
+    known: Lsn,
+    /// Whether it compares with the state topic.
+    with_state: bool,
     /// The last transaction, which must be sent again.
     last: Option<LastTransaction>,
     /// The transactions with rows up to it, in commit order.
@@ -178,8 +210,29 @@ impl HistoryCheck {
         is_needed.then(|| Self {
             from,
             start,
+            known: start,
+            with_state: false,
             last,
             with_rows: received.with_rows.clone(),
+            has_last: last.is_none(),
+            is_skipping: false,
+            is_unknown: None,
+            has_passed: false,
+        })
+    }
+
+    /// For a session that reads and passes on everything from the slot's position `from`, after a
+    /// walpost whose `position` is in the state topic. `None` if there is nothing to compare.
+    pub(super) fn with_state(from: Lsn, position: AckedPosition) -> Option<Self> {
+        let AckedPosition { upto, last } = position;
+        let last = last.filter(|last| last.commit_lsn >= from);
+        (from < upto).then(|| Self {
+            from,
+            start: from,
+            known: upto,
+            with_state: true,
+            last,
+            with_rows: VecDeque::new(),
             has_last: last.is_none(),
             is_skipping: false,
             is_unknown: None,
@@ -239,8 +292,9 @@ impl HistoryCheck {
         }
         self.is_skipping = begin.commit_lsn < self.start;
         let is_after_last = self.last.is_none_or(|last| begin.commit_lsn > last.commit_lsn);
-        let is_unknown = if self.is_skipping {
-            is_after_last
+        let is_known = begin.commit_lsn < self.known;
+        let is_unknown = if self.is_skipping || self.with_state {
+            is_after_last && is_known
         } else {
             !self.has_last
                 && self.with_rows(begin.commit_lsn).is_none()
@@ -249,8 +303,8 @@ impl HistoryCheck {
         self.is_unknown = is_unknown.then_some(begin.commit_lsn);
         Ok(match (self.is_skipping, self.has_last) {
             (true, _) => Verdict::Skip,
-            (false, true) => Verdict::Same,
-            (false, false) => Verdict::Pass,
+            (false, true) if !self.with_state || !is_known => Verdict::Same,
+            (false, _) => Verdict::Pass,
         })
     }
 
@@ -278,7 +332,9 @@ impl HistoryCheck {
     pub(super) fn keepalive(&mut self, wal_end: Lsn) -> Result<Verdict, SourceError> {
         match self.last.filter(|last| !self.has_last && last.commit_lsn < wal_end) {
             Some(last) => Err(self.missing(last)),
-            None if self.has_last && wal_end >= self.start => Ok(Verdict::Same),
+            None if self.has_last && wal_end >= self.known => Ok(Verdict::Same),
+            // Before the start it was passed on by the last session.
+            None if self.with_state => Ok(Verdict::Pass),
             None => Ok(Verdict::Skip),
         }
     }
@@ -295,6 +351,7 @@ impl HistoryCheck {
             difference: what.to_owned(),
             published: self.has_passed,
             from: self.from,
+            with_state: self.with_state,
         })
     }
 }
@@ -361,6 +418,63 @@ mod tests {
         // After a producer replacement, the last transaction is passed on again.
         let found = verdicts(&mut check(15, 15), &[(20, 2), (30, 3)]);
         assert_eq!(found, Ok(vec![Pass, Pass, Pass, Same, Pass, Pass]));
+    }
+
+    fn state_check(from: u64, upto: u64, last: Option<(u64, u32)>) -> Option<HistoryCheck> {
+        let last = last.map(|(commit, xid)| LastTransaction {
+            commit_lsn: lsn(commit),
+            end_lsn: lsn(commit + 5),
+            xid,
+            commit_time: PgTimestamp::from_micros(i64::from(xid) * 7),
+        });
+        HistoryCheck::with_state(lsn(from), AckedPosition { upto: lsn(upto), last })
+    }
+
+    #[test]
+    fn the_history_of_the_state_topic_is_passed_on_again() {
+        use Verdict::{Pass, Same};
+        let mut same = state_check(15, 40, Some((30, 3))).expect("something to compare");
+        assert_eq!(verdicts(&mut same, &[(20, 2), (30, 3)]), Ok(vec![Pass; 6]));
+        assert_eq!(same.keepalive(lsn(39)), Ok(Pass));
+        assert_eq!(same.keepalive(lsn(40)), Ok(Same));
+        let mut same = state_check(15, 40, Some((30, 3))).expect("something to compare");
+        let found = verdicts(&mut same, &[(20, 2), (30, 3), (40, 4)]);
+        assert_eq!(found.map(|found| found[6..].to_vec()), Ok(vec![Same, Pass, Pass]));
+        // The slot is confirmed past the last transaction.
+        let mut same = state_check(36, 40, Some((30, 3))).expect("something to compare");
+        assert_eq!(same.keepalive(lsn(40)), Ok(Same));
+        assert!(state_check(40, 40, Some((30, 3))).is_none());
+    }
+
+    #[test]
+    fn another_history_than_the_state_topics_needs_an_operator() {
+        for (what, last, transactions) in [
+            ("another transaction at the same place", Some((30, 3)), &[(20, 2), (30, 9)][..]),
+            ("the last one is missing", Some((30, 3)), &[(20, 2), (41, 4)]),
+            ("one after the last", Some((30, 3)), &[(20, 2), (30, 3), (36, 9)]),
+            ("one where none was", None, &[(20, 2)]),
+            ("one after a confirmed one", Some((10, 1)), &[(20, 2)]),
+        ] {
+            let mut check = state_check(15, 40, last).expect("something to compare");
+            let found = verdicts(&mut check, transactions);
+            assert!(matches!(found, Err(SourceError::Slot(_))), "{what}: {found:?}");
+        }
+        let mut check = state_check(15, 40, Some((30, 3))).expect("something to compare");
+        assert!(check.keepalive(lsn(31)).is_err());
+    }
+
+    #[test]
+    fn the_last_durable_transaction_has_rows() {
+        let mut received = received();
+        assert_eq!(received.durable(lsn(10)), None);
+        assert_eq!(received.durable(lsn(21)).map(|last| last.xid), Some(2));
+        let mut empty = transaction(40, 4).to_vec();
+        empty.remove(1);
+        for message in &empty {
+            received.message(message, lsn(21));
+        }
+        assert_eq!(received.durable(lsn(99)).map(|last| last.xid), Some(3));
+        assert_eq!(received.durable(lsn(99)).map(|last| last.xid), Some(3));
     }
 
     #[test]

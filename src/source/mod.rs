@@ -61,7 +61,7 @@ pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
 pub use error::{Holder, HolderKind, PublicationChange, SourceError};
 pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
-pub use history::{LastTransaction, ReceivedTransactions};
+pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};
 pub(crate) use membership::membership;
 pub use open_state::OpenState;
 pub use postgres_feed::PostgresFeed;

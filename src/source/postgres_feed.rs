@@ -11,7 +11,7 @@ use super::error::SourceError;
 use super::feed::{Feed, Received, SwitchFeed};
 use super::feed_base::FeedBase;
 use super::halt_notice;
-use super::history::{HistoryCheck, SkippedRelations, Verdict};
+use super::history::{AckedPosition, HistoryCheck, SkippedRelations, Verdict};
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
 use super::stream::StreamFeed;
@@ -82,7 +82,7 @@ impl PostgresFeed {
             }
             Verdict::Pass => {}
             Verdict::Same => {
-                tracing::info!("the restarted server has the history that was published");
+                tracing::info!("the server has the history that was published");
                 (self.check, self.before) = (None, None);
             }
         }
@@ -115,6 +115,14 @@ impl Feed for PostgresFeed {
 
     fn publication_fingerprint(&self) -> &PublicationFingerprint {
         self.base().publication_guard.fingerprint()
+    }
+
+    fn database_oid(&self) -> u32 {
+        self.base().database_oid
+    }
+
+    fn compare_with(&mut self, position: AckedPosition) {
+        self.check = HistoryCheck::with_state(self.base().start, position);
     }
 
     fn walsender(&self) -> Option<i32> {

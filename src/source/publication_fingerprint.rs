@@ -15,6 +15,15 @@ impl PublicationFingerprint {
         Self(text.to_owned())
     }
 
+    /// A hash of it and of `further`, in hexadecimal.
+    pub fn digest(&self, further: &str) -> String {
+        use sha2::{Digest as _, Sha256};
+        let digest = Sha256::new().chain_update(&self.0).chain_update([0]).chain_update(further);
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&digest.finalize()[..8]);
+        format!("{:016x}", u64::from_be_bytes(bytes))
+    }
+
     /// The OID of the publication, if it exists.
     pub(super) fn publication(&self) -> Option<&str> {
         let part = self.0.split(", ").find_map(|part| part.strip_prefix("publication "))?;

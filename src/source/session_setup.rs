@@ -369,6 +369,7 @@ mod tests {
         };
         Facts {
             version: 150_000,
+            database_oid: 5,
             database: "shop".into(),
             wal_level: "logical".into(),
             wal_sender_timeout_ms: 60_000,

@@ -140,8 +140,9 @@ pub enum SlotError {
          was set back to an earlier state, for instance from a backup or a disk snapshot. \
          Nothing that it has committed since was {}. Kafka may have events after {from} that its \
          tables have not: find them, then \
-         start walpost again to continue from the slot's position",
-        if *.published { "confirmed" } else { "published" }
+         {} to continue from the slot's position",
+        if *.published { "confirmed" } else { "published" },
+        if *.with_state { "run `walpost adopt --apply` and start walpost again" } else { "start walpost again" }
     )]
     OtherHistory {
         /// The first difference.
@@ -150,6 +151,59 @@ pub enum SlotError {
         published: bool,
         /// The LSN at which the comparison began.
         from: Lsn,
+        /// Whether it was compared with the state topic.
+        with_state: bool,
+    },
+
+    /// The slot is ahead of the position in the state topic.
+    #[error(
+        "replication slot \"{slot}\" is confirmed up to {found}, and the brokers have acknowledged \
+         what committed before {acked} (state topic {topic}): what was committed between these was \
+         not published by this walpost. The slot was dropped and created again, or advanced by \
+         another client. Publish the missing rows from the outbox table; then run \
+         `walpost adopt --apply` and start walpost again to continue from {found}"
+    )]
+    AheadOfState {
+        /// The slot.
+        slot: String,
+        /// The slot's `confirmed_flush_lsn`.
+        found: Lsn,
+        /// The position in the state topic.
+        acked: Lsn,
+        /// The state topic.
+        topic: String,
+    },
+
+    /// The state topic has no position for this slot.
+    #[error(
+        "state topic {topic} has no position for replication slot \"{slot}\" of this database, \
+         server (system identifier {system_identifier}) and delivery.id \"{delivery_id}\": \
+         walpost cannot tell whether rows were skipped. See both positions by `walpost adopt`; \
+         `walpost adopt --apply` continues from the slot's"
+    )]
+    NoState {
+        /// The slot.
+        slot: String,
+        /// The state topic.
+        topic: String,
+        /// The server's.
+        system_identifier: String,
+        /// The configured one.
+        delivery_id: String,
+    },
+
+    /// The position in the state topic belongs to a newer timeline, or to another Kafka cluster.
+    #[error(
+        "the position in state topic {topic} is of {known}, this one is {found}; nothing was \
+         published. If this is intended, run `walpost adopt --apply` and start walpost again"
+    )]
+    OtherState {
+        /// The state topic.
+        topic: String,
+        /// Where the position belongs.
+        known: String,
+        /// What is connected now.
+        found: String,
     },
 
     /// The slot became unusable during a catch-up, which continued to read its temporary copy.

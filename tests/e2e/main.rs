@@ -30,6 +30,7 @@ mod several_producers;
 mod sharded_slots;
 mod slot;
 mod startup_errors;
+mod state_topic;
 mod tables;
 mod topics;
 #[cfg(feature = "traces")]

@@ -13,9 +13,9 @@ use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
 use walpost::source::SlotMetrics;
 use walpost::source::{
-    CatchUp, CatchupProgress, Feed, LagDetector, Method, OpenError, PublicationFingerprint,
-    Received, Resume, Security, ServerIdentity, SlotAdvanceSchedule, Source, SourceError,
-    SwitchFeed,
+    AckedPosition, CatchUp, CatchupProgress, Feed, LagDetector, Method, OpenError,
+    PublicationFingerprint, Received, Resume, Security, ServerIdentity, SlotAdvanceSchedule,
+    Source, SourceError, SwitchFeed,
 };
 
 use crate::batches::{Reader, ServerMessage};
@@ -320,6 +320,12 @@ impl Feed for SimFeed {
     fn publication_fingerprint(&self) -> &PublicationFingerprint {
         &self.mark
     }
+
+    fn database_oid(&self) -> u32 {
+        5
+    }
+
+    fn compare_with(&mut self, _: AckedPosition) {}
 
     fn walsender(&self) -> Option<i32> {
         i32::try_from(self.session).ok()

@@ -13,7 +13,7 @@ const LINES_MAX: usize = 600;
 
 /// The modules of the crate from the bottom up, as `src/lib.rs` lists them: a module imports only
 /// modules that stand before it.
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 26] = [
     "lsn",
     "excerpt",
     "property",
@@ -29,6 +29,7 @@ const ORDER: [&str; 25] = [
     "metrics",
     "traces",
     "sink",
+    "state",
     "relay",
     "dead_letter_replay",
     "config",

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::state_keeper::StateOpened;
 use super::{BACKOFF_LIMIT, Ended, Relay};
 use crate::lsn::Lsn;
 use crate::relay::backoff::{Backoff, backoff};
@@ -78,7 +79,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Err(error) => return Err(error),
             };
             let OpenError { error, announcement } = match opened {
-                Ok(session) => {
+                Ok(mut session) => {
+                    let after_another = standby.is_after_another();
+                    match self.open_state(&mut session, after_another).await? {
+                        StateOpened::Ready => {}
+                        StateOpened::Stopped => return Ok(Opened::Stopped),
+                        StateOpened::Failed(error) => return Ok(Opened::Failed(error.into())),
+                    }
                     let is_ahead = session.start() > self.core.flush_lsn();
                     let has_worked = self.session.last.is_some();
                     if is_ahead && has_worked && !self.discard_in_flight(session.start()).await? {

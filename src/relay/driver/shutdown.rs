@@ -222,7 +222,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     /// Sends the final confirmation; returns how the session ended.
     pub(super) async fn finish(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
-        let confirmed = self.core.flush_lsn();
+        let deadline = self.shutdown.deadline().unwrap_or_else(Instant::now);
+        let reserved = kept_for_confirmation(self.settings.drain_timeout) / 2;
+        let confirmed = self.write_last_state(deadline + reserved).await?;
         let left = self.shutdown.deadline().map(|it| it.saturating_duration_since(Instant::now()));
         let within = left.unwrap_or_default() + kept_for_confirmation(self.settings.drain_timeout);
         // A confirmation that has arrived counts, even if an abort comes at the same time.
@@ -233,7 +235,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         };
         match finished {
             Ok(()) => {
-                self.shutdown.drain = Drain::Confirmed;
+                if confirmed == self.core.flush_lsn() {
+                    self.shutdown.drain = Drain::Confirmed;
+                }
                 tracing::info!(%confirmed, "confirmed to PostgreSQL");
             }
             Err(error) => match failed_or_lost(error) {

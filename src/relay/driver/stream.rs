@@ -1,11 +1,13 @@
 //! The loop over one session: it reads while the core wants input, and confirms.
 
+use std::future::pending;
 use std::mem;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::session::failed_or_lost;
+use super::state_keeper::StateKeeper;
 use super::{Ended, Relay};
 use crate::ledger::StreamError;
 use crate::pgoutput::Message;
@@ -84,7 +86,17 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if self.check_until() {
                 self.settle()?;
             }
-            session.confirm(self.core.flush_lsn());
+            let flush_lsn = self.core.flush_lsn();
+            let covered = match &mut self.state {
+                None => flush_lsn,
+                Some(keeper) => {
+                    if let Err(error) = keeper.step(flush_lsn, &mut self.session.received, false) {
+                        return Ok(failed_or_lost(error));
+                    }
+                    flush_lsn.min(keeper.covered())
+                }
+            };
+            session.confirm(covered);
             self.measure(session);
             let taken = match step {
                 Ok(taken) => taken,
@@ -117,7 +129,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             let waiting = self.core.in_flight().0 > 0;
             let retry = held.is_some().then(|| Instant::now() + RETRY_AFTER);
-            let wake = retry.into_iter().chain(self.shutdown.deadline()).min();
+            let keeping = self.state.as_ref().and_then(|keeper| keeper.next_step(flush_lsn));
+            let wake = retry.into_iter().chain(self.shutdown.deadline()).chain(keeping).min();
             // A stop order and failures of the sink come before input, because a busy stream is
             // ready in every iteration. The timers come last; an iteration caused by input does
             // their work too.
@@ -125,6 +138,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 biased;
                 () = self.stop.changed() => {}
                 () = self.sink.wait_for_events(!reading) => {}
+                () = written(&mut self.state) => {}
                 received = session.next(reading) => {
                     let step = received.and_then(|received| self.take(received, &mut held));
                     if let Err(error) = step {
@@ -205,5 +219,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
         }
         Ok(())
+    }
+}
+
+/// Waits for the state topic; forever without one.
+async fn written(state: &mut Option<StateKeeper>) {
+    match state {
+        Some(keeper) => keeper.wait().await,
+        None => pending().await,
     }
 }

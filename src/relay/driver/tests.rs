@@ -16,8 +16,8 @@ use crate::record::{Record, RecordConfig, Router};
 use crate::relay::{StopHandle, stop_channel};
 use crate::sink::SinkError;
 use crate::source::{
-    Feed, Method, PublicationFingerprint, Received, Resume, Security, ServerIdentity, SlotMetrics,
-    SwitchFeed,
+    AckedPosition, Feed, Method, PublicationFingerprint, Received, Resume, Security,
+    ServerIdentity, SlotMetrics, SwitchFeed,
 };
 
 /// Messages available at each read: enough that the relay pauses after it.
@@ -77,6 +77,12 @@ impl Feed for BusyFeed {
     fn publication_fingerprint(&self) -> &PublicationFingerprint {
         &self.fingerprint
     }
+
+    fn database_oid(&self) -> u32 {
+        5
+    }
+
+    fn compare_with(&mut self, _: AckedPosition) {}
 
     fn walsender(&self) -> Option<i32> {
         None

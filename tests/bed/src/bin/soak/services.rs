@@ -30,7 +30,11 @@ impl Services {
         kafka_link.point_at(kafka.proxied_port().expect("it is behind a proxy"));
         let postgres = Postgres::builder(Major::V15).wal_sender_timeout(SESSION_LIMIT);
         let bootstrap = format!("127.0.0.1:{}", kafka_link.port());
-        let mut fixture = Fixture::with_brokers(postgres, &bootstrap).await;
+        let fixture = Fixture::with_brokers(postgres, &bootstrap).await;
+        let mut fixture = fixture.option("--state-topic", "walpost.state");
+        let adopt = fixture.command("adopt").arg("--apply").start();
+        let adopted = adopt.wait(LONG_TIMEOUT).await.is_some_and(|status| status.success());
+        assert!(adopted, "adopt failed: {:?}", adopt.stderr());
         let postgres_link = Proxy::to(fixture.postgres.port()).await;
         fixture.source = proxied(&postgres_link);
         let walpost = fixture.command("run").start();

@@ -1,0 +1,59 @@
+//! `walpost adopt`: writes the slot's position to the state topic.
+
+use super::args::AdoptArguments;
+use super::stdout::{complain, print};
+use super::{Exit, block_on, configuration};
+use crate::assembly;
+use crate::config::{Config, Environment};
+use crate::setup::{AdoptError, Positions};
+
+pub(super) fn command(arguments: AdoptArguments) -> Exit {
+    let AdoptArguments { apply, options } = arguments;
+    let config = match configuration(&options.into()) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    match block_on(adopt(&config, apply)) {
+        Ok(()) => Exit::Ok,
+        Err(exit) => exit,
+    }
+}
+
+async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
+    let conninfo = assembly::conninfo(config, &Environment::of_process()).map_err(|error| {
+        complain(&error.to_string());
+        Exit::Config
+    })?;
+    let failed = |error: AdoptError| {
+        complain(&error.to_string());
+        match &error {
+            AdoptError::Source(error) => error.into(),
+            AdoptError::Off => Exit::Config,
+            _ => Exit::Failure,
+        }
+    };
+    let kafka = assembly::kafka(config);
+    let read = Positions::read(config, &conninfo, &kafka, apply).await;
+    let positions = read.map_err(failed)?;
+    let topic = config.delivery.state_topic.as_deref().unwrap_or_default();
+    let slot = &config.source.slot;
+    let found = positions.slot;
+    print(&format!("replication slot {slot}: confirmed up to {found}\n"));
+    let state = positions.state.as_ref().map(|state| state.acked_upto);
+    print(&match state {
+        None => format!("state topic {topic}: no position\n"),
+        Some(acked) if acked < found => format!(
+            "state topic {topic}: acknowledged up to {acked}; {} bytes of WAL between them were \
+             not published by walpost\n",
+            found.bytes_since(acked)
+        ),
+        Some(acked) => format!("state topic {topic}: acknowledged up to {acked}\n"),
+    });
+    if !apply {
+        print("nothing was changed; --apply writes the slot's position to the state topic\n");
+        return Ok(());
+    }
+    positions.adopt(topic).await.map_err(failed)?;
+    print(&format!("state topic {topic}: now {found}; `walpost run` continues from there\n"));
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! When the relay writes its position to the state topic, and up to where it may confirm.
+//!
+//! The state is durable before the position that it covers is confirmed. While it cannot be
+//! written, nothing more is confirmed, and delivery continues within the in-flight limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{BACKOFF_LIMIT, Relay};
+use crate::lsn::Lsn;
+use crate::metrics::Metrics;
+use crate::relay::backoff::{Backoff, backoff};
+use crate::relay::run_result::RelayError;
+use crate::sink::Sink;
+use crate::source::{AckedPosition, Feed, ReceivedTransactions, SlotError, Source, SourceError};
+use crate::state::{State, StateEvent, StateFailure, StateKey, StateStore, unix_ms};
+
+/// Minimum time between two writes while events are delivered.
+const BUSY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Minimum time between two writes without events in between: only the WAL of other tables grew.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The state topic of a relay.
+#[derive(Debug, Clone)]
+pub struct StateSettings {
+    /// `delivery.id`.
+    pub delivery_id: String,
+    /// The topic's name, for messages.
+    pub topic: String,
+    /// What the configuration contributes to [`State::layout`].
+    pub layout: String,
+    /// Whether the relay ends if the topic is missing or may not be used.
+    pub required: bool,
+}
+
+/// The relay's position in the state topic.
+pub(super) struct StateKeeper {
+    store: Box<dyn StateStore>,
+    settings: StateSettings,
+    metrics: Arc<Metrics>,
+    phase: Phase,
+    key: Option<StateKey>,
+    /// The newest durable record. Before the store is open: that of this process, if any.
+    state: Option<State>,
+    delays: Backoff,
+    written_at: Instant,
+}
+
+enum Phase {
+    /// To be opened at this time.
+    Closed(Instant),
+    Opening,
+    Open,
+    /// This state is being written.
+    Writing(Box<State>),
+}
+
+/// The result of opening.
+pub(super) enum StateOpened {
+    /// The session can begin.
+    Ready,
+    /// The relay stops.
+    Stopped,
+    /// The relay ends with this error.
+    Failed(SourceError),
+}
+
+impl StateKeeper {
+    pub(super) fn new(
+        store: Box<dyn StateStore>,
+        settings: StateSettings,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            store,
+            settings,
+            metrics,
+            phase: Phase::Closed(now),
+            key: None,
+            state: None,
+            delays: backoff(BACKOFF_LIMIT),
+            written_at: now,
+        }
+    }
+
+    /// Everything that committed before this LSN may be confirmed.
+    pub(super) fn covered(&self) -> Lsn {
+        self.state.as_ref().map(|state| state.acked_upto).unwrap_or_default()
+    }
+
+    /// Waits for an event. Cancel-safe.
+    pub(super) async fn wait(&mut self) {
+        self.store.wait().await;
+    }
+
+    /// Applies events, and writes what is durable up to `flush_lsn`. At once if `urgent`. An error
+    /// ends the session.
+    pub(super) fn step(
+        &mut self,
+        flush_lsn: Lsn,
+        received: &mut ReceivedTransactions,
+        urgent: bool,
+    ) -> Result<(), SourceError> {
+        while let Some(event) = self.store.take_event() {
+            self.apply(event)?;
+        }
+        match &self.phase {
+            Phase::Closed(at) if *at <= Instant::now() => self.begin_to_open(),
+            Phase::Open => self.write(flush_lsn, received, urgent),
+            Phase::Closed(_) | Phase::Opening | Phase::Writing(_) => {}
+        }
+        Ok(())
+    }
+
+    /// When [`StateKeeper::step`] has something to do.
+    pub(super) fn next_step(&self, flush_lsn: Lsn) -> Option<Instant> {
+        match &self.phase {
+            Phase::Closed(at) => Some(*at),
+            Phase::Open if flush_lsn > self.covered() => Some(self.written_at + BUSY_INTERVAL),
+            Phase::Open | Phase::Opening | Phase::Writing(_) => None,
+        }
+    }
+
+    fn begin_to_open(&mut self) {
+        if let Some(key) = &self.key {
+            self.store.open(key);
+            self.phase = Phase::Opening;
+        }
+    }
+
+    fn apply(&mut self, event: StateEvent) -> Result<(), SourceError> {
+        match event {
+            StateEvent::Written => {
+                if let Phase::Writing(state) = std::mem::replace(&mut self.phase, Phase::Open) {
+                    self.metrics.state_lsn.set(state.acked_upto.as_u64());
+                    self.state = Some(*state);
+                    self.delays = backoff(BACKOFF_LIMIT);
+                }
+            }
+            StateEvent::Opened { state, .. } => {
+                let theirs = state.as_ref().map(|state| state.generation);
+                let ours = self.state.as_ref().map(|state| state.generation);
+                if theirs > ours {
+                    self.phase = Phase::Closed(Instant::now());
+                    return Err(self.taken_over());
+                }
+                tracing::info!(topic = self.settings.topic, "the state topic can be written again");
+                // What was being written may be durable or not: it is written again.
+                (self.phase, self.state) = (Phase::Open, state);
+                self.metrics.state_trouble(None);
+            }
+            StateEvent::Failed(failure) => self.failed(&failure),
+            StateEvent::Missing => {
+                let reason = "it does not exist any more".to_owned();
+                self.failed(&StateFailure::Unavailable(reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, failure: &StateFailure) {
+        let delay = self.delays.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
+        tracing::warn!(
+            topic = self.settings.topic, error = %failure,
+            "the state topic cannot be used: nothing is confirmed to PostgreSQL until it can"
+        );
+        self.metrics.state_failures.add(1);
+        self.metrics.state_trouble(Some(format!(
+            "the position cannot be written to the state topic: {failure}"
+        )));
+        self.phase = Phase::Closed(Instant::now() + delay);
+    }
+
+    fn taken_over(&self) -> SourceError {
+        SourceError::Lost(format!(
+            "another walpost has written its position to state topic {}",
+            self.settings.topic
+        ))
+    }
+
+    fn write(&mut self, flush_lsn: Lsn, received: &mut ReceivedTransactions, urgent: bool) {
+        let Some(before) = self.state.as_ref().filter(|state| state.acked_upto < flush_lsn) else {
+            return;
+        };
+        let last = received.durable(flush_lsn).or(before.last);
+        let interval = if last == before.last { IDLE_INTERVAL } else { BUSY_INTERVAL };
+        if !urgent && self.written_at.elapsed() < interval {
+            return;
+        }
+        let state = State { acked_upto: flush_lsn, last, at_ms: unix_ms(), ..before.clone() };
+        self.store.write(&state);
+        self.written_at = Instant::now();
+        self.phase = Phase::Writing(Box::new(state));
+    }
+
+    /// The position in `state` is that of this slot.
+    fn verify<F: Feed>(
+        &self,
+        state: &State,
+        cluster: Option<&String>,
+        slot: &str,
+        session: &F,
+    ) -> Result<(), SlotError> {
+        let topic = self.settings.topic.clone();
+        let timeline = session.identity().timeline;
+        if state.timeline > timeline {
+            let known = format!("timeline {} of the server", state.timeline);
+            return Err(SlotError::OtherState {
+                topic,
+                known,
+                found: format!("timeline {timeline}"),
+            });
+        }
+        if let (Some(known), Some(found)) = (&state.cluster, cluster)
+            && known != found
+        {
+            let known = format!("Kafka cluster {known}");
+            return Err(SlotError::OtherState { topic, known, found: found.clone() });
+        }
+        let (found, acked) = (session.start(), state.acked_upto);
+        if found > acked {
+            return Err(SlotError::AheadOfState { slot: slot.to_owned(), found, acked, topic });
+        }
+        if session.flushed() < acked {
+            let database = format!("oid {}", session.database_oid());
+            let (flushed, published) = (session.flushed(), acked);
+            return Err(SlotError::WalBehind { flushed, database, published });
+        }
+        Ok(())
+    }
+}
+
+impl<P: Source, S: Sink> Relay<P, S> {
+    /// Opens the state topic for a session that holds the slot, unless this process is its writer
+    /// already; compares the slot's position with it.
+    pub(super) async fn open_state(
+        &mut self,
+        session: &mut P::Feed,
+        after_another: bool,
+    ) -> Result<StateOpened, RelayError> {
+        let Some(mut keeper) = self.state.take() else { return Ok(StateOpened::Ready) };
+        if matches!(keeper.phase, Phase::Open | Phase::Writing(_)) && !after_another {
+            self.state = Some(keeper);
+            return Ok(StateOpened::Ready);
+        }
+        let opened = self.open_keeper(&mut keeper, session).await;
+        match opened {
+            Ok(Some(opened)) => {
+                self.state = Some(keeper);
+                Ok(opened)
+            }
+            // The topic is not to be used.
+            Ok(None) => Ok(StateOpened::Ready),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `None`: without the state topic.
+    async fn open_keeper(
+        &mut self,
+        keeper: &mut StateKeeper,
+        session: &mut P::Feed,
+    ) -> Result<Option<StateOpened>, RelayError> {
+        let key = StateKey {
+            delivery_id: keeper.settings.delivery_id.clone(),
+            system_identifier: session.identity().system_identifier.clone(),
+            database_oid: session.database_oid(),
+            slot: self.source.slot().to_owned(),
+        };
+        keeper.key = Some(key);
+        let (state, cluster) = loop {
+            keeper.begin_to_open();
+            let event = loop {
+                if self.settle_during(keeper.wait()).await?.is_none() {
+                    return Ok(Some(StateOpened::Stopped));
+                }
+                if let Some(event) = keeper.store.take_event() {
+                    break event;
+                }
+            };
+            match event {
+                StateEvent::Opened { state, cluster } => break (state, cluster),
+                StateEvent::Missing | StateEvent::Failed(StateFailure::Unauthorized(_))
+                    if self.session.last.is_none() =>
+                {
+                    return Ok(unusable(&keeper.settings, &event));
+                }
+                StateEvent::Failed(StateFailure::Unreadable(reason)) => {
+                    return Ok(Some(StateOpened::Failed(SourceError::Setup(reason))));
+                }
+                other => keeper.apply(other)?,
+            }
+            if let Phase::Closed(at) = keeper.phase
+                && self.settle_during(sleep(at - Instant::now())).await?.is_none()
+            {
+                return Ok(Some(StateOpened::Stopped));
+            }
+        };
+        let slot = self.source.slot().to_owned();
+        let Some(state) = state else {
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::NoState {
+                slot,
+                topic: keeper.settings.topic.clone(),
+                system_identifier: session.identity().system_identifier.clone(),
+                delivery_id: keeper.settings.delivery_id.clone(),
+            }))));
+        };
+        if let Err(error) = keeper.verify(&state, cluster.as_ref(), &slot, session) {
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
+        }
+        let layout = layout(&keeper.settings, session);
+        if self.session.last.is_none() && state.layout == layout {
+            session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
+        }
+        tracing::info!(
+            topic = keeper.settings.topic, acked = %state.acked_upto,
+            "the slot's position agrees with the state topic"
+        );
+        keeper.state = Some(State {
+            generation: state.generation + 1,
+            timeline: session.identity().timeline,
+            cluster,
+            layout,
+            ..state
+        });
+        keeper.phase = Phase::Open;
+        keeper.metrics.state_trouble(None);
+        keeper.metrics.state_lsn.set(keeper.covered().as_u64());
+        Ok(Some(StateOpened::Ready))
+    }
+
+    /// Writes the position at the end of the run; waits at most until `deadline`. Returns the
+    /// position that may be confirmed.
+    pub(super) async fn write_last_state(&mut self, deadline: Instant) -> Result<Lsn, RelayError> {
+        let flush_lsn = self.core.flush_lsn();
+        let Some(mut keeper) = self.state.take() else { return Ok(flush_lsn) };
+        while keeper.step(flush_lsn, &mut self.session.received, true).is_ok()
+            && keeper.covered() < flush_lsn
+        {
+            tokio::select! {
+                biased;
+                () = self.stop.aborted() => return Err(RelayError::Aborted),
+                () = keeper.wait() => {}
+                () = tokio::time::sleep_until(deadline) => {
+                    tracing::warn!(
+                        "the position could not be written to the state topic in time: the next \
+                         start may repeat records"
+                    );
+                    break;
+                }
+            }
+        }
+        let confirmed = flush_lsn.min(keeper.covered());
+        self.state = Some(keeper);
+        Ok(confirmed)
+    }
+}
+
+/// Without the state topic: an error if it is required.
+fn unusable(settings: &StateSettings, event: &StateEvent) -> Option<StateOpened> {
+    let topic = &settings.topic;
+    let reason = match event {
+        StateEvent::Failed(failure) => failure.to_string(),
+        _ => "it does not exist: `walpost adopt --apply` creates it".to_owned(),
+    };
+    if settings.required {
+        let reason = format!("state topic {topic} cannot be used: {reason}");
+        return Some(StateOpened::Failed(SourceError::Setup(reason)));
+    }
+    tracing::warn!(
+        topic,
+        reason,
+        "the state topic cannot be used: a slot that is created again or advanced while walpost is \
+         not running will not be detected"
+    );
+    None
+}
+
+/// What decides which transactions have events.
+fn layout<F: Feed>(settings: &StateSettings, session: &F) -> String {
+    session.publication_fingerprint().digest(&settings.layout)
+}

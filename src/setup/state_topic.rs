@@ -1,0 +1,169 @@
+//! The state topic: created, and its first position written.
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::conninfo::ConnInfo;
+use crate::lsn::Lsn;
+use crate::sink::{KafkaConfig, MetadataClient};
+use crate::source::{self, Facts, Limit, Silent, SourceError, identify_server};
+use crate::state::{KafkaStateStore, State, StateEvent, StateFailure, StateKey, StateStore};
+
+/// Timeout for each request to the brokers.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum number of replicas.
+const REPLICAS_MAX: usize = 3;
+
+/// Why the position was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AdoptError {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Silent(#[from] Silent),
+    #[error(
+        "a walpost or another client uses replication slot \"{slot}\" (server process {pid}): \
+         stop it first"
+    )]
+    InUse { slot: String, pid: i32 },
+    #[error(
+        "state topic {topic} cannot be created: {reason}; create it with \
+         `kafka-topics.sh --create --topic {topic} --partitions 1 --config cleanup.policy=compact`"
+    )]
+    Topic { topic: String, reason: String },
+    #[error("state topic {topic} cannot be used: {failure}")]
+    State { topic: String, failure: StateFailure },
+    #[error("the brokers cannot be reached: {0}")]
+    Brokers(String),
+    #[error("delivery.state_topic is off")]
+    Off,
+}
+
+/// The positions of slot and state topic.
+pub(crate) struct Positions {
+    /// The slot's `confirmed_flush_lsn`.
+    pub(crate) slot: Lsn,
+    /// The position in the state topic, if there is one.
+    pub(crate) state: Option<State>,
+    cluster: Option<String>,
+    timeline: u32,
+    store: KafkaStateStore,
+}
+
+impl Positions {
+    /// Reads both, for a slot that nobody uses. Creates the topic if it is missing and `create`
+    /// is set; otherwise a missing topic has no position.
+    pub(crate) async fn read(
+        config: &Config,
+        conninfo: &ConnInfo,
+        kafka: &KafkaConfig,
+        create: bool,
+    ) -> Result<Self, AdoptError> {
+        let topic = config.delivery.state_topic.clone().ok_or(AdoptError::Off)?;
+        let slot = &config.source.slot;
+        let control =
+            source::control(conninfo, "walpost adopt").await.map_err(SourceError::from)?;
+        let mut limit = Limit::new(conninfo, &control);
+        let facts = limit.first(Facts::read(&control.client, slot)).await??;
+        let position = facts.require_slot(slot)?;
+        if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
+            return Err(AdoptError::InUse { slot: slot.clone(), pid });
+        }
+        let (system_identifier, timeline) = identify_server(conninfo, &control, "walpost adopt")
+            .await
+            .map_err(SourceError::from)?;
+        let key = StateKey {
+            delivery_id: config.delivery.id.clone(),
+            system_identifier,
+            database_oid: facts.database_oid,
+            slot: slot.clone(),
+        };
+        let mut store = KafkaStateStore::new(kafka, &topic);
+        let mut opened = open(&mut store, &key).await;
+        if opened == StateEvent::Missing && create {
+            create_topic(kafka, &topic).await?;
+            opened = open(&mut store, &key).await;
+        }
+        let (state, cluster) = match opened {
+            StateEvent::Opened { state, cluster } => (state, cluster),
+            StateEvent::Failed(failure) => return Err(AdoptError::State { topic, failure }),
+            StateEvent::Missing | StateEvent::Written => (None, None),
+        };
+        Ok(Self { slot: position, state, cluster, timeline, store })
+    }
+
+    /// Writes the slot's position to the state topic.
+    pub(crate) async fn adopt(mut self, topic: &str) -> Result<(), AdoptError> {
+        let state = State {
+            generation: self.state.map_or(1, |state| state.generation + 1),
+            timeline: self.timeline,
+            cluster: self.cluster,
+            acked_upto: self.slot,
+            last: None,
+            layout: String::new(),
+            at_ms: crate::state::unix_ms(),
+        };
+        self.store.write(&state);
+        match event(&mut self.store).await {
+            StateEvent::Written => Ok(()),
+            StateEvent::Failed(failure) => {
+                Err(AdoptError::State { topic: topic.to_owned(), failure })
+            }
+            StateEvent::Opened { .. } | StateEvent::Missing => {
+                let failure = StateFailure::Unavailable("it is gone".to_owned());
+                Err(AdoptError::State { topic: topic.to_owned(), failure })
+            }
+        }
+    }
+}
+
+async fn open(store: &mut KafkaStateStore, key: &StateKey) -> StateEvent {
+    store.open(key);
+    event(store).await
+}
+
+async fn event(store: &mut KafkaStateStore) -> StateEvent {
+    loop {
+        if let Some(event) = store.take_event() {
+            return event;
+        }
+        store.wait().await;
+    }
+}
+
+/// Creates the topic: compacted, one partition, up to three replicas.
+async fn create_topic(kafka: &KafkaConfig, topic: &str) -> Result<(), AdoptError> {
+    let failed = |reason: String| AdoptError::Topic { topic: topic.to_owned(), reason };
+    let metadata = MetadataClient::open(kafka).map_err(|error| failed(error.to_string()))?;
+    let brokers = metadata
+        .brokers(REQUEST_TIMEOUT)
+        .map_err(|error| AdoptError::Brokers(format!("{error:?}")))?;
+    let replicas = brokers.ids.len().clamp(1, REPLICAS_MAX);
+    let mut config = ClientConfig::new();
+    for (name, value) in &kafka.properties {
+        config.set(name, value);
+    }
+    config.set("bootstrap.servers", &kafka.bootstrap_servers);
+    let admin: AdminClient<DefaultClientContext> =
+        config.create().map_err(|error| failed(error.to_string()))?;
+    let min_insync = if replicas == REPLICAS_MAX { "2" } else { "1" };
+    let new =
+        NewTopic::new(topic, 1, TopicReplication::Fixed(i32::try_from(replicas).unwrap_or(1)))
+            .set("cleanup.policy", "compact")
+            .set("min.insync.replicas", min_insync);
+    let options = AdminOptions::new()
+        .request_timeout(Some(REQUEST_TIMEOUT))
+        .operation_timeout(Some(REQUEST_TIMEOUT));
+    let created = admin.create_topics([&new], &options).await;
+    let created = created.map_err(|error| failed(error.to_string()))?;
+    match created.into_iter().next() {
+        Some(Ok(_) | Err((_, Code::TopicAlreadyExists))) => Ok(()),
+        Some(Err((_, code))) => Err(failed(code.to_string())),
+        None => Err(failed("the brokers did not answer".to_owned())),
+    }
+}

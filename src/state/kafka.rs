@@ -1,0 +1,295 @@
+//! The position in a compacted Kafka topic of one partition.
+//!
+//! A thread of its own does the work, since librdkafka's transactional calls block. Opening:
+//!
+//! 1. `init_transactions` fences every other producer with the key's `transactional.id`
+//!    ([KIP-98](https://cwiki.apache.org/confluence/display/KAFKA/KIP-98+-+Exactly+Once+Delivery+and+Transactional+Messaging)).
+//! 2. A claim, a record with a random number, is committed.
+//! 3. The topic is read, `read_committed`, until that claim comes back. Before it stands everything
+//!    that a former instance has committed: its transactions ended before the claim began. The end
+//!    of the partition would not do: another key's open transaction can hide what follows it.
+
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rdkafka::client::{ClientContext, OAuthToken};
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{DeliveryResult, Message as _};
+use rdkafka::metadata::MetadataTopic;
+use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::sync::mpsc as events;
+
+use super::{State, StateEvent, StateFailure, StateKey, StateStore};
+use crate::excerpt::excerpt;
+use crate::sink::{self, KafkaConfig};
+
+/// Timeout for each step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long to wait for the next record while reading, before the deadline is looked at.
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// `transaction.timeout.ms`: a transaction of a killed walpost delays readers of the topic at most
+/// that long, unless the next one starts before.
+const TRANSACTION_TIMEOUT_MS: &str = "30000";
+
+/// The topic's only partition.
+const PARTITION: i32 = 0;
+
+/// A state topic.
+pub struct KafkaStateStore {
+    commands: mpsc::Sender<Command>,
+    events: events::UnboundedReceiver<StateEvent>,
+    /// Received by [`StateStore::wait`].
+    next: Option<StateEvent>,
+}
+
+enum Command {
+    Open(StateKey),
+    Write(State),
+}
+
+impl KafkaStateStore {
+    /// A store in `topic` of these brokers. It connects when it is opened.
+    pub fn new(kafka: &KafkaConfig, topic: &str) -> Self {
+        let (commands, orders) = mpsc::channel();
+        let (reports, events) = events::unbounded_channel();
+        let mut worker = Worker { kafka: kafka.clone(), topic: topic.to_owned(), open: None };
+        thread::spawn(move || {
+            // Ends with the store.
+            for order in orders {
+                let event = match order {
+                    Command::Open(key) => worker.open(key),
+                    Command::Write(state) => worker.write(&state).map(|()| StateEvent::Written),
+                };
+                let event = event.unwrap_or_else(|failure| {
+                    worker.open = None;
+                    failure.map_or(StateEvent::Missing, StateEvent::Failed)
+                });
+                if reports.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { commands, events, next: None }
+    }
+
+    fn order(&mut self, command: Command) {
+        if self.commands.send(command).is_err() {
+            let reason = "the thread of the state topic has ended".to_owned();
+            self.next = Some(StateEvent::Failed(StateFailure::Unavailable(reason)));
+        }
+    }
+}
+
+impl StateStore for KafkaStateStore {
+    fn open(&mut self, key: &StateKey) {
+        self.order(Command::Open(key.clone()));
+    }
+
+    fn write(&mut self, state: &State) {
+        self.order(Command::Write(state.clone()));
+    }
+
+    fn take_event(&mut self) -> Option<StateEvent> {
+        self.next.take().or_else(|| self.events.try_recv().ok())
+    }
+
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            if self.next.is_none() {
+                match self.events.recv().await {
+                    Some(event) => self.next = Some(event),
+                    None => std::future::pending().await,
+                }
+            }
+        })
+    }
+}
+
+/// What the thread works with.
+struct Worker {
+    kafka: KafkaConfig,
+    topic: String,
+    open: Option<Open>,
+}
+
+struct Open {
+    producer: ThreadedProducer<Callbacks>,
+    key: StateKey,
+}
+
+/// A failure; `None` if the topic does not exist.
+type Failed = Option<StateFailure>;
+
+impl Worker {
+    fn open(&mut self, key: StateKey) -> Result<StateEvent, Failed> {
+        self.open = None;
+        let failed = |error: &KafkaError| Some(failure(error, &self.topic));
+        let mut config = self.config();
+        config
+            .set("transactional.id", key.transactional_id())
+            .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+            .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
+            .set("acks", "all");
+        let producer: ThreadedProducer<Callbacks> =
+            config.create_with_context(Callbacks).map_err(|error| failed(&error))?;
+        self.require_topic(&producer)?;
+        producer.init_transactions(STEP_TIMEOUT).map_err(|error| failed(&error))?;
+        let nonce = format!("{:016x}{:08x}", unix_nanos(), std::process::id());
+        let open = Open { producer, key };
+        open.commit(&self.topic, &open.key.claim_key(), &nonce).map_err(|error| failed(&error))?;
+        let state = self.read(&open.key, &nonce)?;
+        let cluster = open.producer.client().fetch_cluster_id(STEP_TIMEOUT);
+        self.open = Some(open);
+        Ok(StateEvent::Opened { state, cluster })
+    }
+
+    fn require_topic(&self, producer: &ThreadedProducer<Callbacks>) -> Result<(), Failed> {
+        let failed = |error: &KafkaError| Some(failure(error, &self.topic));
+        let metadata = producer.client().fetch_metadata(Some(&self.topic), STEP_TIMEOUT);
+        let metadata = metadata.map_err(|error| failed(&error))?;
+        let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
+        match found.and_then(MetadataTopic::error).map(Code::from) {
+            None if found.is_some_and(|found| !found.partitions().is_empty()) => Ok(()),
+            None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(None),
+            Some(code) => Err(failed(&KafkaError::MetadataFetch(code))),
+        }
+    }
+
+    /// The newest record of `key`, once the claim has come back.
+    fn read(&self, key: &StateKey, nonce: &str) -> Result<Option<State>, Failed> {
+        let failed = |error: &KafkaError| Some(failure(error, &self.topic));
+        let mut config = self.config();
+        config
+            // Required by librdkafka; no group is joined, and nothing is committed.
+            .set("group.id", "walpost-state")
+            .set("enable.auto.commit", "false")
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", "read_committed");
+        let consumer: BaseConsumer<Callbacks> =
+            config.create_with_context(Callbacks).map_err(|error| failed(&error))?;
+        let mut from = TopicPartitionList::new();
+        from.add_partition_offset(&self.topic, PARTITION, Offset::Beginning)
+            .and_then(|()| consumer.assign(&from))
+            .map_err(|error| failed(&error))?;
+        let (record_key, claim_key) = (key.record_key(), key.claim_key());
+        let deadline = Instant::now() + STEP_TIMEOUT;
+        let mut found = None;
+        while Instant::now() < deadline {
+            let message = match consumer.poll(POLL_TIMEOUT) {
+                None => continue,
+                Some(message) => message.map_err(|error| failed(&error))?,
+            };
+            let value = message.payload().unwrap_or_default();
+            if message.key() == Some(record_key.as_bytes()) {
+                found = message.payload().map(<[u8]>::to_vec);
+            } else if message.key() == Some(claim_key.as_bytes()) && value == nonce.as_bytes() {
+                let state = found.map(|json| State::of_json(&json)).transpose();
+                return state.map_err(|error| {
+                    let topic = &self.topic;
+                    Some(StateFailure::Unreadable(format!(
+                        "the record in topic {topic} cannot be read: {error}"
+                    )))
+                });
+            }
+        }
+        Err(Some(StateFailure::Unavailable(format!(
+            "topic {} could not be read to its end within {STEP_TIMEOUT:?}",
+            self.topic
+        ))))
+    }
+
+    fn write(&mut self, state: &State) -> Result<(), Failed> {
+        let Some(open) = &self.open else {
+            return Err(Some(StateFailure::Unavailable("it is not open".to_owned())));
+        };
+        let written = open.commit(&self.topic, &open.key.record_key(), &state.to_json());
+        written.map_err(|error| Some(failure(&error, &self.topic)))
+    }
+
+    /// The user's properties, which decide how the brokers are reached.
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("client.id", "walpost");
+        for (name, value) in &self.kafka.properties {
+            config.set(name, value);
+        }
+        config
+            .set("bootstrap.servers", &self.kafka.bootstrap_servers)
+            // `walpost init` creates the topic, with the settings that it needs.
+            .set("allow.auto.create.topics", "false")
+            .set("statistics.interval.ms", "0");
+        config
+    }
+}
+
+impl Open {
+    /// Commits one record in a transaction.
+    fn commit(&self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError> {
+        self.producer.begin_transaction()?;
+        let record = BaseRecord::to(topic).partition(PARTITION).key(key).payload(value);
+        self.producer.send(record).map_err(|(error, _)| error)?;
+        // Flushes first, and fails if the record was not acknowledged.
+        self.producer.commit_transaction(STEP_TIMEOUT)
+    }
+}
+
+fn failure(error: &KafkaError, topic: &str) -> StateFailure {
+    let code = match error {
+        KafkaError::Transaction(error) => Some(error.code()),
+        other => other.rdkafka_error_code(),
+    };
+    match code {
+        Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => {
+            StateFailure::Fenced
+        }
+        Some(Code::TransactionalIdAuthorizationFailed) => StateFailure::Unauthorized(
+            "walpost's Kafka user needs the ACL operations WRITE and DESCRIBE on the \
+             TransactionalId of the state topic's producer: see docs/security.md"
+                .to_owned(),
+        ),
+        Some(Code::TopicAuthorizationFailed) => StateFailure::Unauthorized(format!(
+            "walpost's Kafka user needs the ACL operations READ, WRITE and DESCRIBE on topic {topic}"
+        )),
+        _ => StateFailure::Unavailable(format!("topic {topic}: {error}")),
+    }
+}
+
+fn unix_nanos() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
+}
+
+/// librdkafka's callbacks: its log lines become traces, and its errors are returned by calls.
+struct Callbacks;
+
+impl ClientContext for Callbacks {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        sink::oauth_token(config)
+    }
+
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::trace!(target: "librdkafka", facility, "{}", excerpt(message));
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", %error, "{}", excerpt(reason));
+    }
+}
+
+impl ConsumerContext for Callbacks {}
+
+impl ProducerContext for Callbacks {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}

@@ -1,0 +1,77 @@
+//! walpost's own position, kept in Kafka next to the records.
+//!
+//! The slot alone does not tell whether its position is the one that walpost has confirmed: it may
+//! have been dropped and created again, advanced by another client, or restored with its server.
+//! Events are then skipped without an error. So walpost also writes the position up to which the
+//! brokers have acknowledged everything to a compacted topic, **before** it confirms that position
+//! to PostgreSQL. At the start, the slot must not be ahead of it.
+//!
+//! Only a transactional producer writes it: Kafka fences a former instance that still runs.
+
+mod kafka;
+mod record;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use self::kafka::KafkaStateStore;
+pub use self::record::{State, StateKey, UnreadableState};
+
+/// Where the position is kept. Every call returns at once; the outcome is an event.
+pub trait StateStore: Send {
+    /// Fences all other writers of `key`, and reads its record: ends in [`StateEvent::Opened`],
+    /// [`StateEvent::Missing`] or [`StateEvent::Failed`]. Discards what was opened before.
+    fn open(&mut self, key: &StateKey);
+
+    /// Writes a record of the opened key: ends in [`StateEvent::Written`] or
+    /// [`StateEvent::Failed`]. One at a time.
+    fn write(&mut self, state: &State);
+
+    /// The next event, if there is one.
+    fn take_event(&mut self) -> Option<StateEvent>;
+
+    /// Completes when there may be an event. Cancel-safe.
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
+/// The outcome of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateEvent {
+    /// No other writer can write any more.
+    Opened {
+        /// The newest record; `None` if there is none for the key.
+        state: Option<State>,
+        /// The cluster's id, if the brokers report one.
+        cluster: Option<String>,
+    },
+    /// The topic does not exist.
+    Missing,
+    /// The record is durable.
+    Written,
+    /// The store cannot be used for now, or was fenced: it has to be opened again.
+    Failed(StateFailure),
+}
+
+/// Why the store cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StateFailure {
+    /// It may be usable later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// walpost's Kafka user lacks a right.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// A record cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// Another walpost has opened the same key.
+    #[error("another walpost with the same delivery.id has taken over")]
+    Fenced,
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_millis()).unwrap_or_default()
+}

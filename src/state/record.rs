@@ -1,0 +1,212 @@
+//! The record in the state topic: its key and its value, in JSON.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lsn::Lsn;
+use crate::pgoutput::PgTimestamp;
+use crate::source::LastTransaction;
+
+/// The version of the format that this walpost writes, and the newest that it reads.
+const VERSION: u32 = 1;
+
+/// Whose position it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StateKey {
+    /// `delivery.id`: tells a copy of the server from the original.
+    pub delivery_id: String,
+    /// The system identifier of the server.
+    pub system_identifier: String,
+    /// The oid of the database.
+    pub database_oid: u32,
+    /// The replication slot.
+    pub slot: String,
+}
+
+impl StateKey {
+    /// The record's key.
+    pub(super) fn record_key(&self) -> String {
+        serde_json::json!(["state", self.names()]).to_string()
+    }
+
+    /// The key of the record that an opening writes, and must read back.
+    pub(super) fn claim_key(&self) -> String {
+        serde_json::json!(["claim", self.names()]).to_string()
+    }
+
+    /// The `transactional.id` of its writer.
+    pub fn transactional_id(&self) -> String {
+        let Self { delivery_id, system_identifier, database_oid, slot } = self;
+        format!("{delivery_id}-{system_identifier}-{database_oid}-{slot}-state")
+    }
+
+    fn names(&self) -> serde_json::Value {
+        let Self { delivery_id, system_identifier, database_oid, slot } = self;
+        serde_json::json!([delivery_id, system_identifier, database_oid, slot])
+    }
+}
+
+/// walpost's position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Rises with each opening of the store that writes.
+    pub generation: u64,
+    /// The timeline of the server's WAL.
+    pub timeline: u32,
+    /// The id of the Kafka cluster that has acknowledged, if the brokers report one.
+    pub cluster: Option<String>,
+    /// The brokers have acknowledged every event that committed before this LSN.
+    pub acked_upto: Lsn,
+    /// The last of these transactions that has events, if this walpost has seen one.
+    pub last: Option<LastTransaction>,
+    /// A hash of what decides which transactions have events.
+    pub layout: String,
+    /// When it was written, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// A record that this walpost cannot read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadableState {
+    /// It was written by a newer walpost.
+    #[error("its format has version {0}, and this walpost reads {VERSION}: upgrade walpost")]
+    Newer(u32),
+    /// It is not a record of walpost's.
+    #[error("it is not a record of walpost's: {0}")]
+    Invalid(String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Value {
+    version: u32,
+    generation: u64,
+    timeline: u32,
+    kafka_cluster_id: Option<String>,
+    acked_upto: String,
+    last: Option<LastValue>,
+    layout: String,
+    at_ms: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LastValue {
+    commit_lsn: String,
+    end_lsn: String,
+    xid: u32,
+    /// Microseconds since 2000, as PostgreSQL sends it.
+    commit_time: i64,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl State {
+    /// The record's value.
+    pub(super) fn to_json(&self) -> String {
+        let last = self.last.map(|last| LastValue {
+            commit_lsn: last.commit_lsn.to_string(),
+            end_lsn: last.end_lsn.to_string(),
+            xid: last.xid,
+            commit_time: last.commit_time.micros(),
+        });
+        serde_json::json!(Value {
+            version: VERSION,
+            generation: self.generation,
+            timeline: self.timeline,
+            kafka_cluster_id: self.cluster.clone(),
+            acked_upto: self.acked_upto.to_string(),
+            last,
+            layout: self.layout.clone(),
+            at_ms: self.at_ms,
+        })
+        .to_string()
+    }
+
+    /// Reads a record's value.
+    pub(super) fn of_json(json: &[u8]) -> Result<Self, UnreadableState> {
+        let invalid = |error: &dyn ToString| UnreadableState::Invalid(error.to_string());
+        let Version { version } = serde_json::from_slice(json).map_err(|error| invalid(&error))?;
+        if version > VERSION {
+            return Err(UnreadableState::Newer(version));
+        }
+        let value: Value = serde_json::from_slice(json).map_err(|error| invalid(&error))?;
+        let lsn = |text: &str| text.parse::<Lsn>().map_err(|error| invalid(&error));
+        let last = value.last.map(|last| {
+            Ok(LastTransaction {
+                commit_lsn: lsn(&last.commit_lsn)?,
+                end_lsn: lsn(&last.end_lsn)?,
+                xid: last.xid,
+                commit_time: PgTimestamp::from_micros(last.commit_time),
+            })
+        });
+        Ok(Self {
+            generation: value.generation,
+            timeline: value.timeline,
+            cluster: value.kafka_cluster_id,
+            acked_upto: lsn(&value.acked_upto)?,
+            last: last.transpose()?,
+            layout: value.layout,
+            at_ms: value.at_ms,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(last: Option<LastTransaction>) -> State {
+        State {
+            generation: 3,
+            timeline: 2,
+            cluster: Some("c".to_owned()),
+            acked_upto: Lsn::new(0x1_0000_00A0),
+            last,
+            layout: "l".to_owned(),
+            at_ms: 7,
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let last = LastTransaction {
+            commit_lsn: Lsn::new(16),
+            end_lsn: Lsn::new(48),
+            xid: u32::MAX,
+            commit_time: PgTimestamp::from_micros(-5),
+        };
+        for last in [None, Some(last)] {
+            let state = state(last);
+            assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_newer_walpost_or_of_another_program_is_an_error() {
+        let newer = state(None).to_json().replace("\"version\":1", "\"version\":2");
+        assert_eq!(State::of_json(newer.as_bytes()), Err(UnreadableState::Newer(2)));
+        // A newer format may lack what this one has.
+        assert_eq!(State::of_json(b"{\"version\":9}"), Err(UnreadableState::Newer(9)));
+        let bad = state(None).to_json().replace("1/A0", "here");
+        for json in [&b""[..], b"1", b"{}", b"{\"version\":1}", bad.as_bytes(), b"\xff"] {
+            let found = State::of_json(json);
+            assert!(matches!(found, Err(UnreadableState::Invalid(_))), "{json:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn keys_of_different_owners_differ() {
+        let key = |delivery_id: &str, slot: &str| StateKey {
+            delivery_id: delivery_id.to_owned(),
+            system_identifier: "7".to_owned(),
+            database_oid: 5,
+            slot: slot.to_owned(),
+        };
+        let (one, other) = (key("a", "b"), key("a\",7,5,\"b", ""));
+        assert_ne!(one.record_key(), other.record_key());
+        assert_ne!(one.record_key(), one.claim_key());
+        assert_eq!(one.record_key(), r#"["state",["a","7",5,"b"]]"#);
+        assert_eq!(one.transactional_id(), "a-7-5-b-state");
+    }
+}

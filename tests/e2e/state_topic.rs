@@ -1,0 +1,190 @@
+//! walpost's own position: a slot that is not where walpost left it is not read from.
+
+use super::catch_up::{catching_up, one_by_one};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
+use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
+
+const AGREES: &str = "the slot's position agrees with the state topic";
+
+/// A state topic of the test's own: the broker is shared.
+async fn topic(fixture: &Fixture) -> String {
+    let id = "SELECT system_identifier::text FROM pg_control_system()";
+    format!("state-{}", fixture.postgres.query_text(id).await.expect("an identifier"))
+}
+
+async fn adopt(fixture: &Fixture, topic: &str) -> Vec<String> {
+    let adopt = fixture.command("adopt").args(["--apply", "--state-topic", topic]).start();
+    let status = adopt.wait(LONG_TIMEOUT).await;
+    assert_eq!(status.and_then(|status| status.code()), Some(0), "{:?}", adopt.stderr());
+    adopt.stdout()
+}
+
+/// A walpost that has published and confirmed 50 rows, and its state topic.
+async fn adopted() -> (Fixture, String, Walpost) {
+    let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
+    let topic = topic(&fixture).await;
+    adopt(&fixture, &topic).await;
+    let walpost = fixture.run_with(&["--state-topic", &topic]).await;
+    walpost.await_line(AGREES, SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&insert(50, 5)).await;
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    (fixture, topic, walpost)
+}
+
+async fn assert_refused(fixture: &Fixture, topic: &str) -> String {
+    let before = fixture.records().await.len();
+    let (code, said) = fixture.run_to_its_end(&["--state-topic", topic]).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert_eq!(fixture.records().await.len(), before, "something was published");
+    said
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarts_continue_without_repeats_and_kills_without_loss() {
+    let (fixture, topic, walpost) = adopted().await;
+    stop(walpost).await;
+    fixture.postgres.execute(&insert(50, 5)).await;
+    let walpost = fixture.run_with(&["--state-topic", &topic]).await;
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    for _ in 0..3 {
+        fixture.postgres.execute(&insert(500, 7)).await;
+        fixture.postgres.execute(&insert(20, 7)).await;
+    }
+    walpost.kill9().await;
+    let walpost = fixture.run_with(&["--state-topic", &topic]).await;
+    walpost.await_line(AGREES, SHORT_TIMEOUT).await;
+    fixture.assert_ok(LONG_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_created_again_while_walpost_was_down_is_not_read_from() {
+    let (fixture, topic, walpost) = adopted().await;
+    stop(walpost).await;
+    let left = fixture.confirmed_flush().await.expect("a position");
+    fixture.postgres.execute(&insert(20, 5)).await;
+    fixture.postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
+    let create = "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')";
+    fixture.postgres.execute(create).await;
+    let found = fixture.confirmed_flush().await.expect("a position");
+    let said = assert_refused(&fixture, &topic).await;
+    let text = format!("is confirmed up to {found}");
+    assert!(said.contains(&text) && said.contains("walpost adopt --apply"), "{said}");
+    assert!(!said.contains(&format!("committed before {found}")), "{said}");
+    let printed = adopt(&fixture, &topic).await.join("\n");
+    assert!(
+        printed.contains(&found) && printed.contains("were not published"),
+        "{left}: {printed}"
+    );
+    let walpost = fixture.run_with(&["--state-topic", &topic]).await;
+    let before = fixture.records().await.len();
+    fixture.postgres.execute(&insert(7, 5)).await;
+    eventually(LONG_TIMEOUT, "the new rows are published", async || {
+        fixture.records().await.len() == before + 7
+    })
+    .await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_advanced_while_walpost_was_down_is_not_read_from() {
+    let (fixture, topic, walpost) = adopted().await;
+    stop(walpost).await;
+    assert_refused_after_advance(&fixture, &topic).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn position_of_another_delivery_id_does_not_count() {
+    let (fixture, topic, walpost) = adopted().await;
+    stop(walpost).await;
+    let arguments = ["--state-topic", &topic, "--delivery-id", "clone"];
+    let (code, said) = fixture.run_to_its_end(&arguments).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("has no position") && said.contains("clone"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_topic_is_a_warning_unless_required() {
+    let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
+    let topic = topic(&fixture).await;
+    let arguments = ["--state-topic", &topic];
+    let required = fixture.command("run").args(arguments);
+    let required = required.env("WALPOST_DELIVERY_STATE_REQUIRED", "true").start();
+    let (code, said) = ended(&required).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("walpost adopt --apply"), "{said}");
+    let walpost = fixture.run_with(&arguments).await;
+    walpost.await_line("the state topic cannot be used", SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&insert(50, 5)).await;
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_confirmed_while_the_topic_cannot_be_written() {
+    let (fixture, topic, walpost) = adopted().await;
+    let kafka = Kafka::shared().await;
+    let before = fixture.confirmed_at_rest().await;
+    kafka.delete_topic(&topic).await;
+    fixture.postgres.execute(&insert(50, 5)).await;
+    walpost.await_line("nothing is confirmed to PostgreSQL", LONG_TIMEOUT).await;
+    eventually(LONG_TIMEOUT, "the rows are published", async || {
+        fixture.records().await.len() >= 100
+    })
+    .await;
+    assert_eq!(fixture.confirmed_flush().await, before);
+    walpost.kill9().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn catch_up_compares_with_the_topic_and_loses_nothing() {
+    let (fixture, topic, walpost) = adopted().await;
+    walpost.kill9().await;
+    one_by_one(&fixture, 5000).await;
+    let walpost = catching_up(&fixture).args(["--state-topic", &topic]).start();
+    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    fixture.assert_ok(LONG_TIMEOUT).await;
+    walpost.kill9().await;
+    one_by_one(&fixture, 3000).await;
+    let walpost = catching_up(&fixture).args(["--state-topic", &topic]).start();
+    fixture.assert_ok(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    assert_refused_after_advance(&fixture, &topic).await;
+}
+
+async fn assert_refused_after_advance(fixture: &Fixture, topic: &str) {
+    fixture.postgres.execute(&insert(20, 5)).await;
+    let advance = "SELECT pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
+    fixture.postgres.execute(advance).await;
+    let said = assert_refused(fixture, topic).await;
+    assert!(said.contains("advanced by another client"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn standby_takes_over_the_topic_from_a_killed_and_from_a_frozen_walpost() {
+    let (fixture, topic, first) = adopted().await;
+    let arguments = ["--state-topic", &topic];
+    let second = fixture.command("run").args(arguments).start();
+    second.await_line("waiting for it", SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&insert(500, 5)).await;
+    first.kill9().await;
+    second.await_line(AGREES, LONG_TIMEOUT).await;
+    fixture.assert_ok(LONG_TIMEOUT).await;
+    // The server ends the frozen one's session; it wakes up while the third one works.
+    second.pause();
+    let walsender = fixture.walsender().await.expect("a walsender");
+    fixture.postgres.execute(&format!("SELECT pg_terminate_backend({walsender})")).await;
+    let third = fixture.run_with(&arguments).await;
+    third.await_line(AGREES, LONG_TIMEOUT).await;
+    fixture.postgres.execute(&insert(500, 5)).await;
+    fixture.assert_ok(LONG_TIMEOUT).await;
+    second.resume();
+    second.await_line("lost the connection to PostgreSQL", SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&insert(500, 5)).await;
+    fixture.assert_ok(LONG_TIMEOUT).await;
+    stop(third).await;
+    second.await_line_after((0, 0), AGREES, LONG_TIMEOUT).await;
+    fixture.postgres.execute(&insert(50, 5)).await;
+    fixture.assert_ok(LONG_TIMEOUT).await;
+    stop(second).await;
+}
