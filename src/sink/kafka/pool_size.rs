@@ -64,10 +64,14 @@ const CAPACITY_LIFETIME: Duration = Duration::from_secs(3600);
 /// How often the load is looked at. The statistics are less frequent.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// After how many looks more producers are compared with fewer, and how many of them count. The
-/// first ones include the change itself, and the records that had been waiting before it.
-const TRIAL_LOOKS: u32 = 5;
-const COMPARED_LOOKS: u32 = 2;
+/// A change of the number disturbs the producers: they connect, and the first record to each of the
+/// partitions blocks the next until it is acknowledged. With 240 partitions, acknowledgements were
+/// slower for five seconds than before the change (up to 0.8 s), and then ten times as fast. So the
+/// first looks do not count, more producers are kept once two looks in a row are good, and they are
+/// given up only if that does not happen in all of the trial.
+const TRIAL_LOOKS: u32 = 15;
+const UNCOUNTED_LOOKS: u32 = 2;
+const GOOD_LOOKS: u32 = 2;
 
 /// How long fewer have to be enough before there are fewer.
 const SHRINKS_AFTER: Duration = Duration::from_secs(600);
@@ -116,10 +120,9 @@ struct Trial {
     /// Whether records waited: then acknowledgements have to be faster. Where only the rate asks
     /// for more producers, records do not wait yet, and it is enough that they are not much slower.
     has_to_be_faster: bool,
-    /// How many looks there were since.
+    /// How many looks there were since, and how many of the last ones were good.
     looks: u32,
-    /// The load at the look from which on acknowledgements are compared.
-    compared_from: Load,
+    good: u32,
 }
 
 /// The present size, and what decides on another.
@@ -212,8 +215,9 @@ impl PoolSizing {
             return (is_far && self.in_flight.is_none() && larger != self.size).then_some(larger);
         }
         if self.trial.is_some() {
+            let took = load.since(&self.last.0);
             self.last = (load, now);
-            let before = self.unless_faster(&load)?;
+            let before = self.unless_faster(took)?;
             self.failed(now);
             return Some(before);
         }
@@ -241,8 +245,7 @@ impl PoolSizing {
             let before = self.size;
             self.trial = took.map(|took| {
                 let has_to_be_faster = self.is_wait(took);
-                let compared_from = Load::default();
-                Trial { before, took, has_to_be_faster, looks: 0, compared_from }
+                Trial { before, took, has_to_be_faster, looks: 0, good: 0 }
             });
         }
         Some(wanted)
@@ -273,25 +276,23 @@ impl PoolSizing {
         took.saturating_sub(round_trip) >= WAIT.max(round_trip)
     }
 
-    /// The size before the last change, where acknowledgements did not get faster since.
-    fn unless_faster(&mut self, load: &Load) -> Option<PoolSize> {
+    /// The size before the last change, if acknowledgements did not get faster in all of the trial.
+    /// `took`: an acknowledgement since the last look.
+    fn unless_faster(&mut self, took: Option<Duration>) -> Option<PoolSize> {
+        let trial = self.trial.as_ref()?;
+        let limit =
+            if trial.has_to_be_faster { trial.took * 9 / 10 } else { trial.took * 3 / 2 };
+        let is_good = took.is_none_or(|took| took <= limit || !self.is_wait(took));
         let trial = self.trial.as_mut()?;
         trial.looks += 1;
-        if trial.looks + COMPARED_LOOKS == TRIAL_LOOKS {
-            trial.compared_from = *load;
-        }
-        if trial.looks < TRIAL_LOOKS {
+        trial.good = if is_good && trial.looks > UNCOUNTED_LOOKS { trial.good + 1 } else { 0 };
+        if trial.good >= GOOD_LOOKS {
+            self.trial = None;
+            self.retry_after = RETRY_AFTER;
             return None;
         }
-        let Trial { before, took: took_before, has_to_be_faster, compared_from, .. } =
-            self.trial.take()?;
-        let limit = if has_to_be_faster { took_before * 9 / 10 } else { took_before * 3 / 2 };
-        let took = load.since(&compared_from);
-        if took.is_some_and(|took| took > limit && self.is_wait(took)) {
-            return Some(before);
-        }
-        self.retry_after = RETRY_AFTER;
-        None
+        let before = trial.before;
+        self.trial.take_if(|trial| trial.looks >= TRIAL_LOOKS).map(|_| before)
     }
 
     /// The producers are of that size from now on.

@@ -193,18 +193,18 @@ fn more_producers_that_make_nothing_faster_are_given_up_for_a_while() {
     assert_eq!(driven.seconds_of(4, 500, 20), None);
     assert_eq!(driven.seconds_of(1, 500, 20), Some((1, 2)));
     assert_eq!(driven.seconds_of(1, 500, 50), None, "the change itself");
-    assert_eq!(driven.seconds_of(4, 500, 19), Some((4, 1)), "hardly faster");
+    assert_eq!(driven.seconds_of(14, 500, 19), Some((14, 1)), "hardly faster");
     assert_eq!(driven.seconds_of(59, 500, 7), None);
 }
 
 #[test]
 fn producers_that_the_rate_asks_for_stay_unless_acknowledgements_get_much_slower() {
-    for (after, expected) in [(6, None), (10, None), (11, Some((4, 1)))] {
+    for (after, expected) in [(6, None), (10, None), (11, Some((14, 1)))] {
         let mut driven = measured(5400);
         driven.look();
         assert_eq!(driven.seconds_of(2, 1000, 6), Some((2, 2)));
         assert_eq!(driven.seconds_of(1, 1000, 50), None, "the change itself");
-        assert_eq!(driven.seconds_of(4, 1000, after), expected);
+        assert_eq!(driven.seconds_of(14, 1000, after), expected);
         assert_eq!(driven.seconds_of(50, 1000, 6), None);
     }
 }
@@ -214,7 +214,8 @@ fn records_that_waited_before_the_change_are_not_held_against_more_producers() {
     let mut driven = measured(5400);
     driven.look();
     assert_eq!(driven.seconds_of(2, 1000, 20), Some((2, 2)));
-    for ack in [50, 400, 100, 7, 7] {
+    // As measured with 240 partitions of a broker that had just started.
+    for ack in [58, 179, 666, 757, 412, 90, 7, 30, 7, 7] {
         assert_eq!(driven.seconds_of(1, 1000, ack), None, "{ack} ms");
     }
     assert_eq!(driven.seconds_of(50, 1000, 7), None);
