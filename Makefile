@@ -74,10 +74,11 @@ simulate: setup ## Simulate random failures of PostgreSQL and Kafka (SCHEDULES=1
 
 # Takes seconds per kill. The oracle checks the delivered records after each one.
 KILLS ?= 25
-soak: setup ## Kill walpost and its servers at random under load (KILLS=25, SEED=...: same kills)
+DELIVERY ?= at-least-once
+soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, DELIVERY=exactly-once)
 	@# Builds the binaries the way the tests do, so that `make test` shares them.
 	cargo test --workspace --features $(FEATURES) --test faults --test program --no-run
-	"$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
+	WALPOST_SOAK_DELIVERY=$(DELIVERY) "$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
 
 # SECONDS is for all targets together. Prints one line per target and fails on a finding.
 SECONDS ?= 600
@@ -138,7 +139,7 @@ bench-instructions: ## Count instructions per event inside walpost, with callgri
 ##@ Document
 
 docs: ## Regenerate the pages that are made from the code
-	WALPOST_DOCS=write cargo test --features $(FEATURES) --lib page_of_metrics
+	WALPOST_DOCS=write cargo test --features $(FEATURES) --lib the_metrics_page
 	WALPOST_DOCS=write cargo test --workspace --features $(FEATURES) --test docs -- reference
 
 # The first run builds mdBook, which takes minutes.

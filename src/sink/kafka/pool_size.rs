@@ -18,6 +18,10 @@
 //! makes fewer and larger requests. So walpost starts with one, and has the round trip measured with
 //! the first record ([`round_trip`](super::round_trip)). Later, librdkafka's statistics count where
 //! they are clear: its shortest time can be too short on a busy machine, and its median too long.
+//! Brokers that have just started, or are busy, answer late, so near ones can seem far away. That is
+//! doubted if the statistics have a short time: then the round trip is measured again, and the
+//! shortest measurement counts. (On loopback at 5,000 records a second to 12 partitions, five
+//! producers instead of one made p99 88 ms instead of 15.)
 //!
 //! Pure: the time is an argument.
 
@@ -80,6 +84,10 @@ const SHRINKS_AFTER: Duration = Duration::from_secs(600);
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
+/// How long after a measurement it can be doubted, which doubles each time up to a maximum.
+const DOUBT_AFTER: Duration = Duration::from_secs(5);
+const DOUBT_AFTER_MAX: Duration = Duration::from_secs(3600);
+
 /// How many producers there are, and the requests that each may have in flight to a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PoolSize {
@@ -137,6 +145,10 @@ pub(crate) struct PoolSizing {
     round_trip: Option<Duration>,
     /// Whether the round trip was measured since the last look.
     is_new: bool,
+    /// Whether it is to be measured again, when that is possible, and for how long it is not.
+    is_doubted: bool,
+    doubt_from: Instant,
+    doubt_after: Duration,
     /// What was looked at last, and when.
     last: (Load, Instant),
     trial: Option<Trial>,
@@ -163,6 +175,9 @@ impl PoolSizing {
             is_measured: false,
             round_trip: None,
             is_new: false,
+            is_doubted: false,
+            doubt_from: now + DOUBT_AFTER,
+            doubt_after: DOUBT_AFTER,
             last: (Load::default(), now),
             trial: None,
             waits: 0,
@@ -193,12 +208,19 @@ impl PoolSizing {
 
     /// Whether the round trip decides something, and is not known.
     pub(crate) fn asks_for_round_trip(&self) -> bool {
-        self.round_trip.is_none() && (self.in_flight.is_none() || self.max > 1)
+        (self.round_trip.is_none() || self.is_doubted) && (self.in_flight.is_none() || self.max > 1)
+    }
+
+    /// Whether the last measurement is doubted, so that it must be repeated.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.is_doubted
     }
 
     /// The round trip was measured: never too short.
     pub(crate) fn note_round_trip(&mut self, round_trip: Duration) {
-        (self.round_trip, self.is_new) = (Some(round_trip), true);
+        let before = self.round_trip.filter(|_| self.is_doubted);
+        let shortest = before.map_or(round_trip, |before| before.min(round_trip));
+        (self.round_trip, self.is_new, self.is_doubted) = (Some(shortest), true, false);
     }
 
     /// Whether it is time to look again.
@@ -208,11 +230,9 @@ impl PoolSizing {
 
     /// The size that is wanted instead of the present one.
     pub(crate) fn wanted(&mut self, load: Load, now: Instant) -> Option<PoolSize> {
-        self.note_statistics(&load);
+        self.note_statistics(&load, now);
         if std::mem::take(&mut self.is_new) {
-            let is_far = self.round_trip.is_some_and(|round_trip| round_trip >= FAR_FROM);
-            let larger = PoolSize { in_flight: FAR, ..self.size };
-            return (is_far && self.in_flight.is_none() && larger != self.size).then_some(larger);
+            return self.by_measurement().filter(|size| *size != self.size);
         }
         if self.trial.is_some() {
             let took = load.since(&self.last.0);
@@ -251,9 +271,29 @@ impl PoolSizing {
         Some(wanted)
     }
 
-    /// Takes the round trip of the statistics where they are clear.
-    fn note_statistics(&mut self, load: &Load) {
+    /// What a measurement decides at once.
+    fn by_measurement(&mut self) -> Option<PoolSize> {
+        let round_trip = self.round_trip?;
+        if round_trip >= FAR_FROM {
+            return self.in_flight.is_none().then_some(PoolSize { in_flight: FAR, ..self.size });
+        }
+        if round_trip > NEAR_UP_TO || !self.is_measured {
+            return None;
+        }
+        // They seemed to be far away.
+        self.trial = None;
+        Some(PoolSize { producers: 1, in_flight: self.in_flight.unwrap_or(NEAR) })
+    }
+
+    /// Takes the round trip of the statistics where they are clear, and doubts a long one.
+    fn note_statistics(&mut self, load: &Load, now: Instant) {
         let Some((shortest, median)) = load.round_trip else { return };
+        let seems_far = self.round_trip.is_some_and(|round_trip| round_trip > NEAR_UP_TO);
+        if seems_far && shortest <= NEAR_UP_TO && now >= self.doubt_from && !self.is_doubted {
+            self.is_doubted = true;
+            self.doubt_from = now + self.doubt_after;
+            self.doubt_after = (self.doubt_after * 2).min(DOUBT_AFTER_MAX);
+        }
         if median <= NEAR_UP_TO || shortest >= FAR_FROM {
             self.round_trip = Some(shortest);
         } else if self.round_trip.is_none() && median >= FAR_FROM {
@@ -280,8 +320,7 @@ impl PoolSizing {
     /// `took`: an acknowledgement since the last look.
     fn unless_faster(&mut self, took: Option<Duration>) -> Option<PoolSize> {
         let trial = self.trial.as_ref()?;
-        let limit =
-            if trial.has_to_be_faster { trial.took * 9 / 10 } else { trial.took * 3 / 2 };
+        let limit = if trial.has_to_be_faster { trial.took * 9 / 10 } else { trial.took * 3 / 2 };
         let is_good = took.is_none_or(|took| took <= limit || !self.is_wait(took));
         let trial = self.trial.as_mut()?;
         trial.looks += 1;

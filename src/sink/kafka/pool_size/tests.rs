@@ -109,6 +109,35 @@ fn a_measured_round_trip_is_applied_at_once() {
 }
 
 #[test]
+fn brokers_that_answered_late_at_first_are_measured_again() {
+    let mut driven = measured(900);
+    driven.look();
+    let mut measurements = Vec::new();
+    for second in 1..=100 {
+        driven.statistics(200, 1500);
+        driven.second_of(5000, Duration::from_millis(3));
+        if driven.sizing.asks_for_round_trip() {
+            measurements.push(second);
+            driven.sizing.note_round_trip(Duration::from_micros(1200));
+        }
+    }
+    assert_eq!(driven.sizing.round_trip, Some(Duration::from_micros(900)), "the shortest");
+    assert_eq!(measurements, [5, 10, 20, 40, 80]);
+    assert!(driven.sizing.size().producers > 1);
+    while !driven.sizing.asks_for_round_trip() {
+        driven.statistics(200, 1500);
+        driven.second_of(5000, Duration::from_millis(3));
+    }
+    driven.sizing.note_round_trip(Duration::from_micros(300));
+    assert_eq!(driven.look(), Some(size(1, NEAR)), "at once");
+    for _ in 0..5000 {
+        driven.statistics(200, 1500);
+        assert_eq!(driven.second_of(5000, Duration::from_millis(3)), None);
+    }
+    assert!(!driven.sizing.asks_for_round_trip());
+}
+
+#[test]
 fn statistics_count_where_they_are_clear() {
     let after = |driven: &mut Driven, shortest, median| {
         driven.statistics(shortest, median);

@@ -248,7 +248,13 @@ impl KafkaSink {
             }
         }
         let load = self.reports.load(pool.placement.partitions(), self.ack_monitor.ack_time());
-        let Some(size) = self.sizing.wanted(load, now) else { return };
+        let was_doubted = self.sizing.is_doubted();
+        let wanted = self.sizing.wanted(load, now);
+        if self.sizing.is_doubted() && !was_doubted {
+            // With the next record.
+            self.round_trip.begin_again();
+        }
+        let Some(size) = wanted else { return };
         match self.make_successor_of(
             self.reload.in_force(),
             Purpose::Size,
