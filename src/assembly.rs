@@ -11,7 +11,9 @@ use std::sync::Arc;
 use secrecy::ExposeSecret;
 
 use crate::admin::Status;
-use crate::config::{CatchUpMode, Config, ConfigError, Environment, Origin, Setting, nearest};
+use crate::config::{
+    CatchUpMode, Config, ConfigError, DeliveryMode, Environment, Origin, Setting, nearest,
+};
 use crate::conninfo::ConnInfo;
 use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
 use crate::metrics::Metrics;
@@ -22,8 +24,12 @@ use crate::record::{
     Target, TemplateError, TimestampSource, TopicTemplate, TopicsAllowed,
 };
 use crate::relay::core::Core;
-use crate::relay::{Relay, RelaySettings, StateSettings, StopHandle, Until, stop_channel};
-use crate::sink::{KafkaConfig, KafkaSink, KafkaSource, WaitsFor};
+use crate::relay::{
+    CommitLimits, Relay, RelaySettings, StateSettings, StopHandle, Until, stop_channel,
+};
+use crate::sink::{
+    self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, TransactionalSink, WaitsFor,
+};
 use crate::source::{self, CatchUp, ConnInfoSource, OpenState, SourceConfig};
 use crate::state::KafkaStateStore;
 
@@ -48,25 +54,38 @@ pub fn relay(
     config: &Config,
     environment: &Environment,
     until: Option<Until>,
-) -> Result<(Relay<SourceConfig, KafkaSink>, StopHandle), AssemblyError> {
+) -> Result<(Relay<SourceConfig, ConfiguredSink>, StopHandle), AssemblyError> {
     let source = source(config, environment)?;
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
-    let sink = KafkaSink::new(&kafka(config), Arc::clone(&metrics))?;
+    let kafka = kafka(config);
+    let topic = config.delivery.state_topic.as_ref();
+    let (core, sink, store) = match config.delivery.mode {
+        DeliveryMode::AtLeastOnce => {
+            let sink = KafkaSink::new(&kafka, Arc::clone(&metrics))?;
+            let store = topic.map(|topic| KafkaStateStore::new(&kafka, topic));
+            (core, ConfiguredSink::Idempotent(sink), store)
+        }
+        DeliveryMode::ExactlyOnce => {
+            let sink = TransactionalSink::new(&kafka, Arc::clone(&metrics))?;
+            let store =
+                topic.map(|topic| KafkaStateStore::with_events(&kafka, topic, sink.transactions()));
+            (core.exactly_once(), ConfiguredSink::Transactional(sink), store)
+        }
+    };
     let sink = sink.reloading_from(kafka_source(config, environment));
     let drain_timeout = config.delivery.drain_timeout;
     let settings = RelaySettings { drain_timeout, until, owns_thread: false };
     let (handle, stop) = stop_channel();
     let mut relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
-    if let Some(topic) = &config.delivery.state_topic {
-        let store = KafkaStateStore::new(&kafka(config), topic);
-        relay = relay.with_state(Box::new(store), state_settings(config, topic));
+    if let (Some(topic), Some(store)) = (topic, store) {
+        relay = relay.with_state(Box::new(store), state_settings(config, topic, &kafka));
     }
     Ok((relay, handle))
 }
 
-fn state_settings(config: &Config, topic: &str) -> StateSettings {
-    let outbox = &config.outbox;
+fn state_settings(config: &Config, topic: &str, kafka: &KafkaConfig) -> StateSettings {
+    let (outbox, delivery) = (&config.outbox, &config.delivery);
     StateSettings {
         delivery_id: config.delivery.id.clone(),
         topic: topic.to_owned(),
@@ -77,7 +96,12 @@ fn state_settings(config: &Config, topic: &str) -> StateSettings {
             outbox.plain_message_prefix,
             config.source.publication
         ),
-        required: config.delivery.state_required,
+        required: delivery.state_required || delivery.mode == DeliveryMode::ExactlyOnce,
+        commits: CommitLimits {
+            interval: delivery.commit_interval,
+            bytes: delivery.transaction_bytes,
+            timeout: sink::transaction_timeout(kafka) / 3,
+        },
     }
 }
 

@@ -37,6 +37,9 @@
 //! session's start or of what has been received: `end_lsn` and `wal_end` come from the stream, and
 //! only its own Commit completes a transaction that a lost session left open.
 //!
+//! In exactly-once mode the flush LSN is only a frontier of acknowledgements: what is confirmed is
+//! the position of the last committed Kafka transaction, and [`Ledger::rewind_to`] goes back to it.
+//!
 //! # Lost sessions
 //!
 //! The next session starts at [`Ledger::resume_at`], the end of the last complete entry: what
@@ -403,6 +406,14 @@ impl Ledger {
     pub fn reset_to(&mut self, start: Lsn) {
         self.reset();
         self.flush_lsn = self.flush_lsn.max(start);
+    }
+
+    /// Like [`Ledger::reset`], but everything from `committed` on is produced again, also what was
+    /// acknowledged: its Kafka transaction was aborted. What is confirmed to PostgreSQL is never
+    /// beyond `committed`, so that the confirmed position does not decrease.
+    pub fn rewind_to(&mut self, committed: Lsn) {
+        self.reset();
+        self.flush_lsn = committed;
     }
 
     /// Records that entries wait for: those in flight, and those that failed.

@@ -1,4 +1,4 @@
-//! The position of an event: its identity and its order.
+//! The position of an event: its identity and its order; and the position behind published events.
 
 use std::fmt;
 
@@ -16,6 +16,15 @@ pub struct EventPosition {
     pub commit_lsn: Lsn,
     /// Index of the event inside its transaction, from 0.
     pub ordinal: u32,
+}
+
+/// The position behind a committed Kafka transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Checkpoint {
+    /// Every event that committed before this LSN is published.
+    pub upto: Lsn,
+    /// The first event that is not published, if its transaction is published in part.
+    pub partial: Option<EventPosition>,
 }
 
 impl EventPosition {

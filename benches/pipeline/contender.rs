@@ -14,6 +14,10 @@ pub(crate) enum Contender {
     Walpost,
     /// walpost that always streams.
     WalpostStreaming,
+    /// walpost that keeps its position in a state topic.
+    WalpostWithState,
+    /// walpost in exactly-once mode.
+    WalpostExactlyOnce,
     /// Debezium's connector with the outbox event router, on a worker of Kafka Connect, with large
     /// batches and short waits, as its manual and Kafka's advise where it is to be fast.
     Debezium,
@@ -30,6 +34,8 @@ impl Contender {
         match self {
             Self::Walpost => "walpost",
             Self::WalpostStreaming => "walpost --catch-up stream",
+            Self::WalpostWithState => "walpost, state topic",
+            Self::WalpostExactlyOnce => "walpost, exactly once",
             Self::Debezium => "Debezium",
         }
     }
@@ -39,6 +45,8 @@ impl Contender {
         match self {
             Self::Walpost => "walpost",
             Self::WalpostStreaming => "streaming",
+            Self::WalpostWithState => "state",
+            Self::WalpostExactlyOnce => "once",
             Self::Debezium => "debezium",
         }
     }
@@ -51,14 +59,24 @@ impl Contender {
         (slot, publication): (&str, &str),
         (topics, bootstrap): (&TopicNames, &str),
     ) -> Running {
-        let walpost = |mode: &str| {
+        let state_topic = format!("{}-state", topics.base());
+        let walpost = |arguments: &[&str]| {
             let run = fixture.run(&topics.template(), bootstrap);
             let run = run.args(["--slot", slot, "--publication", publication]);
-            Running::Walpost(Box::new(run.args(["--catch-up", mode]).start()))
+            Running::Walpost(Box::new(run.args(arguments).start()))
         };
+        let with_state = ["--state-topic", state_topic.as_str()];
         match self {
-            Self::Walpost => walpost("auto"),
-            Self::WalpostStreaming => walpost("stream"),
+            Self::Walpost => walpost(&[]),
+            Self::WalpostStreaming => walpost(&["--catch-up", "stream"]),
+            Self::WalpostWithState => {
+                fixture.adopt(slot, &state_topic).await;
+                walpost(&with_state)
+            }
+            Self::WalpostExactlyOnce => {
+                fixture.adopt(slot, &state_topic).await;
+                walpost(&[&with_state[..], &["--delivery", "exactly-once"]].concat())
+            }
             Self::Debezium => debezium(fixture, (slot, publication), (topics, bootstrap)).await,
         }
     }

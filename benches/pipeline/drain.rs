@@ -87,6 +87,10 @@ async fn of_cell(
                     own.compare(&run, report, part);
                 }
             }
+            (Contender::WalpostWithState | Contender::WalpostExactlyOnce, own) => {
+                let seconds = own.as_ref().map_or(f64::NAN, |own| own.seconds);
+                report.add(part, who, "rate ÷ without", "", seconds / run.seconds);
+            }
             (Contender::Debezium, own) => {
                 let seconds = own.as_ref().map_or(f64::NAN, |own| own.seconds);
                 report.add(part, who, "walpost is faster by", "times", run.seconds / seconds);

@@ -44,6 +44,15 @@ impl Fixture {
         self.run_in(&self.servers.source, topic, bootstrap)
     }
 
+    /// Creates a state topic with the slot's position.
+    pub(crate) async fn adopt(&self, slot: &str, topic: &str) {
+        let adopt = walpost("adopt", &self.servers.source, &self.servers.bootstrap)
+            .args(["--apply", "--slot", slot, "--state-topic", topic])
+            .start();
+        let status = adopt.wait(TIMEOUT).await.expect("adopt ends");
+        assert!(status.success(), "adopt failed: {:?}", adopt.stderr());
+    }
+
     /// The same from that database.
     pub(crate) fn run_in(&self, source: &str, topic: &str, bootstrap: &str) -> WalpostBuilder {
         walpost("run", source, bootstrap).args(["--topic", topic]).args(&self.arguments)

@@ -66,6 +66,7 @@ impl Part {
 /// The whole pipeline, measured.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "pipeline")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Plan {
     /// What to measure. Without a name: all of it; with conditions drain-rows, drain-one and latency;
     /// with --matrix drain-rows and latency
@@ -101,6 +102,9 @@ struct Plan {
     /// Measure Debezium on Kafka Connect too
     #[arg(long)]
     peers: bool,
+    /// Measure walpost with a state topic and in exactly-once mode too
+    #[arg(long)]
+    modes: bool,
     /// A PostgreSQL of yours: a superuser's URL without TLS, which the process list shows. The
     /// database `walpost_bench` is dropped there and recreated, a role walpost is made, and
     /// slots of the bench keep log while it runs
@@ -174,7 +178,9 @@ impl Plan {
     /// Who is measured where there is one walpost.
     fn contenders(&self) -> Vec<Contender> {
         let debezium = self.peers.then_some(Contender::Debezium);
-        std::iter::once(Contender::Walpost).chain(debezium).collect()
+        let modes = [Contender::WalpostWithState, Contender::WalpostExactlyOnce];
+        let modes = modes.into_iter().filter(|_| self.modes);
+        std::iter::once(Contender::Walpost).chain(modes).chain(debezium).collect()
     }
 }
 

@@ -10,8 +10,8 @@ use super::display::display;
 use super::environment::CONFIG_VARIABLE;
 use super::layer::{Layer, LayerValue, Raw, defaults, merge};
 use super::{
-    Admin, Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log, Origin,
-    Outbox, Process, Record, Setting, Source, file, units, values,
+    Admin, Config, ConfigError, Delivery, DeliveryMode, Environment, Flags, Kafka, KafkaProperties,
+    Log, Origin, Outbox, Process, Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::Policies;
@@ -55,6 +55,11 @@ impl Config {
                 id: given.parsed(Setting::DeliveryId, values::delivery_id)?,
                 state_topic: given.parsed(Setting::DeliveryStateTopic, values::state_topic)?,
                 state_required: given.parsed(Setting::DeliveryStateRequired, values::boolean)?,
+                mode: given.delivery_mode()?,
+                commit_interval: given.parsed(Setting::DeliveryCommitInterval, |text| {
+                    units::parse_duration(text).map_err(|error| error.to_string())
+                })?,
+                transaction_bytes: given.parsed(Setting::DeliveryTransactionBytes, size)?,
             },
             admin: Admin { listen: given.parsed(Setting::AdminListen, values::admin_listen)? },
             poison: given.poison()?,
@@ -272,6 +277,17 @@ impl Values {
         }
         let options = self.properties(Setting::Debezium).iter().cloned();
         Ok(options.map(|(name, value, origin)| (name, (value, origin))).collect())
+    }
+
+    /// Exactly-once delivery needs a state topic.
+    fn delivery_mode(&self) -> Result<DeliveryMode, ConfigError> {
+        let mode = self.parsed(Setting::DeliveryMode, values::delivery_mode)?;
+        let topic = self.parsed(Setting::DeliveryStateTopic, values::state_topic)?;
+        if mode == DeliveryMode::ExactlyOnce && topic.is_none() {
+            let reason = "`exactly-once` needs a state topic: set `delivery.state_topic`";
+            return Err(self.invalid(Setting::DeliveryMode, reason));
+        }
+        Ok(mode)
     }
 
     fn poison(&self) -> Result<Policies, ConfigError> {

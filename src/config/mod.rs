@@ -162,6 +162,27 @@ pub struct Delivery {
     pub state_topic: Option<String>,
     /// Whether a missing state topic is an error.
     pub state_required: bool,
+    /// How often an event may be published.
+    pub mode: DeliveryMode,
+    /// The time after which a Kafka transaction is committed, between two PostgreSQL transactions.
+    pub commit_interval: Duration,
+    /// Bytes from which on a Kafka transaction is committed at once.
+    pub transaction_bytes: u64,
+}
+
+/// How often an event may be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeliveryMode {
+    /// More than once, after a failure.
+    AtLeastOnce,
+    /// Once, for consumers that read committed records only.
+    ExactlyOnce,
+}
+
+impl DeliveryMode {
+    /// The modes by their names.
+    pub(crate) const NAMES: [(&str, Self); 2] =
+        [("at-least-once", Self::AtLeastOnce), ("exactly-once", Self::ExactlyOnce)];
 }
 
 /// The HTTP endpoints.

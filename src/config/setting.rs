@@ -185,6 +185,15 @@ settings! {
         .flag("--state-topic", "TOPIC").default("walpost.state");
     DeliveryStateRequired = row("delivery.state_required", Text, "Whether `run` ends if the state topic is missing or walpost's Kafka user may not use it: `true` or `false`.")
         .variable().default("false");
+    DeliveryMode = row("delivery.mode", Text, "How often an event may be published: `at-least-once`, or `exactly-once` for consumers that read committed records only (`isolation.level=read_committed`).")
+        .details("`exactly-once` publishes in Kafka transactions, together with walpost's position in the state topic, which it needs. See [the guarantee](guarantee.md#exactly-once).")
+        .flag("--delivery", "MODE").default("at-least-once");
+    DeliveryCommitInterval = row("delivery.commit_interval", Duration, "With `exactly-once`: the time after which a Kafka transaction is committed, once the PostgreSQL transaction that is being read ends. Accepts `ms`, `s` and `min`.")
+        .details("If there is nothing more to read, it is committed at once.")
+        .variable().default("500ms");
+    DeliveryTransactionBytes = row("delivery.transaction_bytes", Bytes, "With `exactly-once`: bytes of records from which on a Kafka transaction is committed at once. Accepts `KiB`, `MiB` and `GiB`.")
+        .details("A larger PostgreSQL transaction is published in several Kafka transactions: exactly once, but consumers may see the first part before the rest.")
+        .variable().default("64MiB");
     PoisonTooLarge = row("poison.too_large", Text, "Policy for an event that is larger than the producer or the topic accepts: `halt`, `dead_letter` or `skip`.")
         .default("halt");
     PoisonMissingField = row("poison.missing_field", Text, "Policy for an event without a key, or without a field that its topic needs: `halt`, `dead_letter` or `skip`.")

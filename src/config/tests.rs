@@ -265,12 +265,28 @@ fn an_invalid_value_is_named_with_its_place() {
         ("delivery.id = 'a b'", "letters, digits"),
         ("delivery.state_topic = 'a b'", "not the name of a topic"),
         ("delivery.state_required = 'yes'", "not `true` or `false`"),
+        ("delivery.mode = 'twice'", "not one of `at-least-once`, `exactly-once`"),
+        (
+            "delivery.mode = 'exactly-once'\ndelivery.state_topic = 'off'",
+            "`exactly-once` needs a state topic",
+        ),
         ("log.level = 'inof'", "not a log level"),
         ("log.format = 'xml'", "not one of `text`, `json`"),
     ] {
         let error = of_toml(toml).unwrap_err().to_string();
         assert!(error.contains(part), "{toml}: {error}");
     }
+}
+
+fn assert_delivery(delivery: &Delivery) {
+    assert_eq!(delivery.in_flight_bytes, 1 << 20);
+    assert_eq!(delivery.drain_timeout, Duration::from_secs(120));
+    assert_eq!(delivery.id, "shop");
+    assert_eq!(delivery.state_topic.as_deref(), Some("walpost.position"));
+    assert!(delivery.state_required);
+    assert_eq!(delivery.mode, DeliveryMode::ExactlyOnce);
+    assert_eq!(delivery.commit_interval, Duration::from_secs(2));
+    assert_eq!(delivery.transaction_bytes, 1 << 20);
 }
 
 #[test]
@@ -321,8 +337,11 @@ fn every_key_of_the_file_is_read() {
         in_flight_bytes = 1_048_576
         drain_timeout = "2min"
         id = "shop"
-        state_topic = "off"
+        state_topic = "walpost.position"
         state_required = "true"
+        mode = "exactly-once"
+        commit_interval = "2s"
+        transaction_bytes = 1_048_576
         [poison]
         too_large = "dead_letter"
         missing_field = "skip"
@@ -358,11 +377,7 @@ fn every_key_of_the_file_is_read() {
         config.kafka.properties.iter().collect::<Vec<_>>(),
         [("client.id", "c"), ("linger.ms", "16"), ("socket.keepalive.enable", "true")]
     );
-    assert_eq!(config.delivery.in_flight_bytes, 1 << 20);
-    assert_eq!(config.delivery.drain_timeout, Duration::from_secs(120));
-    assert_eq!(config.delivery.id, "shop");
-    assert_eq!(config.delivery.state_topic, None);
-    assert!(config.delivery.state_required);
+    assert_delivery(&config.delivery);
     assert_eq!(config.poison.too_large, Policy::DeadLetter);
     assert_eq!(config.poison.missing_field, Policy::Skip);
     assert_eq!(config.poison.missing_topic, Some(Policy::Skip));

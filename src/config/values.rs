@@ -1,6 +1,6 @@
 //! Parsers of values: each takes a text, and returns the value or the reason why it is invalid.
 
-use super::{CatchUpMode, CoreDumps};
+use super::{CatchUpMode, CoreDumps, DeliveryMode};
 use std::net::SocketAddr;
 
 use crate::record::Policy;
@@ -32,6 +32,10 @@ pub(super) fn profile(text: &str) -> Result<Option<Converters>, String> {
 
 pub(super) fn value_format(text: &str) -> Result<ValueFormat, String> {
     one_of(text, &ValueFormat::NAMES)
+}
+
+pub(super) fn delivery_mode(text: &str) -> Result<DeliveryMode, String> {
+    one_of(text, &DeliveryMode::NAMES)
 }
 
 pub(super) fn catch_up(text: &str) -> Result<CatchUpMode, String> {

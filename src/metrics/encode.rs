@@ -150,6 +150,7 @@ fn progress(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     page.gauge(&names::IN_FLIGHT_LIMIT_BYTES, &figures.in_flight_limit_bytes.get())?;
     page.gauge(&names::STATE_LSN, &figures.state_lsn.get())?;
     page.count(&names::STATE_FAILURES, figures.state_failures.get())?;
+    page.count(&names::SPLIT_TRANSACTIONS, figures.split_transactions.get())?;
     let held_back = i64::try_from(figures.backpressure_micros.get()).unwrap_or(i64::MAX);
     page.counter(&names::BACKPRESSURE_SECONDS, seconds(held_back))
 }

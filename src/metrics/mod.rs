@@ -62,6 +62,8 @@ pub struct Metrics {
     pub state_lsn: Figure,
     /// Failures of the state topic.
     pub state_failures: Figure,
+    /// PostgreSQL transactions of which a part was committed to Kafka.
+    pub split_transactions: Figure,
     /// Microseconds for which reading was blocked by backpressure.
     pub backpressure_micros: Figure,
     /// Acknowledged records, of all topics.
@@ -152,6 +154,7 @@ impl Default for Metrics {
             in_flight_limit_bytes: Figure::default(),
             state_lsn: Figure::default(),
             state_failures: Figure::default(),
+            split_transactions: Figure::default(),
             backpressure_micros: Figure::default(),
             delivered: Figure::default(),
             oldest_unconfirmed: Moment::default(),

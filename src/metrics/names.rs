@@ -114,6 +114,8 @@ metrics! {
         "The position in the state topic, as bytes of WAL; 0 without the state topic, or before it was read.";
     STATE_FAILURES = Counter "walpost_state_failures_total" []
         "Failed attempts to open or write the state topic. Until one succeeds, nothing is confirmed to PostgreSQL.";
+    SPLIT_TRANSACTIONS = Counter "walpost_split_transactions_total" []
+        "PostgreSQL transactions of which a part was committed to Kafka before the rest: they exceed delivery.transaction_bytes. Only with exactly-once delivery.";
     BACKPRESSURE_SECONDS = Counter "walpost_backpressure_seconds_total" []
         "Time during which reading from PostgreSQL was paused because the in-flight limit was reached or Kafka accepted no records.";
     RECONNECTS = Counter "walpost_reconnects_total" ["peer", "reason"]

@@ -35,6 +35,8 @@
 //! events are the same each time. Records in flight stay within the budget plus one row (I13):
 //! above that the core wants no input.
 //!
+//! In exactly-once mode, [`commits`] decides what a Kafka transaction contains.
+//!
 //! No socket, clock, task, metric or log call here.
 
 use crate::ledger::{Failed, Ledger, Seq, StreamError};
@@ -44,6 +46,9 @@ use crate::pgoutput::{Begin, Insert, Message, PgTimestamp};
 use crate::position::EventPosition;
 use crate::record::Router;
 
+pub use self::commits::CommitAt;
+use self::commits::Commits;
+pub use self::counters::{Counters, DroppedHeaders};
 use self::isolation::Isolation;
 pub use self::quarantine::Diverted;
 use self::quarantine::Quarantine;
@@ -52,6 +57,8 @@ use crate::record::{Policies, Policy};
 
 pub use halt::{EventOrigin, Halt};
 
+mod commits;
+mod counters;
 mod halt;
 mod isolation;
 mod publish;
@@ -70,31 +77,6 @@ pub enum Taken {
     /// The outlet is full, or a record in flight must be reported first: offer the same message
     /// again after a delivery report.
     NotYet,
-}
-
-/// What was received, and how much of it was skipped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Completely received transactions, including those without an outbox event.
-    pub transactions: u64,
-    /// Outbox events received, including replays.
-    pub events: u64,
-    /// Updates of outbox rows, which are not events.
-    pub ignored_updates: u64,
-    /// Deletes of outbox rows, which are not events.
-    pub ignored_deletes: u64,
-    /// Truncates of outbox tables, which are not events.
-    pub ignored_truncates: u64,
-    /// Non-transactional logical messages with the configured prefix: they are refused, because
-    /// they have no position that survives a replay.
-    pub refused_messages: u64,
-    /// Events that were published to the dead-letter topic, including replays.
-    pub dead_letters: u64,
-    /// Events that were skipped, including replays.
-    pub skipped: u64,
-    /// Members of rows' headers that were dropped because walpost reserves their names, including
-    /// replays.
-    pub dropped_headers: u64,
 }
 
 /// The state machine.
@@ -120,17 +102,8 @@ pub struct Core {
     /// The last production that is not a dead letter.
     ordinary: Option<Seq>,
     counters: Counters,
-}
-
-/// An event of which headers were dropped, for the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DroppedHeaders {
-    /// The table or message that the event is from.
-    pub origin: EventOrigin,
-    /// The event's position.
-    pub position: EventPosition,
-    /// The name of the first dropped header.
-    pub name: String,
+    /// `None`: at least once.
+    commits: Option<Commits>,
 }
 
 /// The open transaction.
@@ -139,8 +112,11 @@ struct Transaction {
     commit_lsn: Lsn,
     commit_time: PgTimestamp,
     next_ordinal: u32,
-    /// Events before this ordinal were taken in a lost session, and are in the ledger.
+    /// Events before this ordinal were taken in a lost session and are in the ledger, or they are
+    /// published.
     taken_before: u32,
+    /// All its events are published, and the ledger does not have it.
+    is_published: bool,
 }
 
 #[derive(Debug)]
@@ -176,6 +152,7 @@ impl Core {
             dropped_headers: None,
             ordinary: None,
             counters: Counters::default(),
+            commits: None,
         }
     }
 
@@ -259,6 +236,7 @@ impl Core {
             && self.ledger.in_flight_bytes() < self.budget_bytes
             && self.ledger.own_bytes() < self.budget_bytes.max(LEDGER_BYTES_LEAST)
             && !self.is_held_for_isolation()
+            && !self.is_held_for_commit()
     }
 
     /// Why everything from the flush LSN on must be produced again by a new producer, if it must;
@@ -315,9 +293,14 @@ impl Core {
         outlet: &mut impl Outlet,
     ) -> Result<Taken, StreamError> {
         match message {
+            Message::Begin(begin) if self.is_commit_needed_before(begin) => {
+                return Ok(Taken::NotYet);
+            }
             Message::Begin(begin) => self.begin(begin)?,
             Message::Commit(commit) => {
-                self.ledger.commit(commit.commit_lsn, commit.end_lsn)?;
+                if !self.transaction.as_ref().is_some_and(|open| open.is_published) {
+                    self.ledger.commit(commit.commit_lsn, commit.end_lsn)?;
+                }
                 self.transaction = None;
                 self.counters.transactions += 1;
             }
@@ -458,10 +441,11 @@ impl Core {
     }
 
     /// The producer was replaced, and nothing of the old one is in flight. The next session starts
-    /// at the flush LSN.
+    /// at the flush LSN, which in exactly-once mode is that of the last commit again.
     pub fn producer_replaced(&mut self) {
         self.session_lost();
         self.ledger.reset();
+        self.rewind();
         self.interrupted = None;
         self.replay = None;
         // If everything before it was durable, it still is, even if the same cause made the
@@ -492,6 +476,14 @@ impl Core {
     }
 
     fn begin(&mut self, begin: &Begin) -> Result<(), StreamError> {
+        if let Some(published) = self.published(begin) {
+            if let Some(open) = self.open_transaction() {
+                return Err(StreamError::NestedBegin { outer: open, inner: begin.commit_lsn });
+            }
+            self.note_begin();
+            self.transaction = Some(published);
+            return Ok(());
+        }
         let interrupted = self.interrupted.take().filter(|interrupted| {
             (interrupted.commit_lsn, interrupted.commit_time)
                 == (begin.commit_lsn, begin.commit_time)
@@ -502,10 +494,11 @@ impl Core {
             }
             _ => {
                 self.ledger.begin(begin.commit_lsn, begin.commit_time)?;
-                0
+                self.published_events(begin.commit_lsn)
             }
         };
-        self.quarantine.forget_before(self.ledger.flush_lsn());
+        self.note_begin();
+        self.quarantine.forget_before(self.confirmable());
         if self
             .isolation
             .as_ref()
@@ -518,6 +511,7 @@ impl Core {
             commit_time: begin.commit_time,
             next_ordinal: 0,
             taken_before,
+            is_published: false,
         });
         Ok(())
     }
@@ -553,7 +547,7 @@ impl Core {
     }
 
     fn halt(&mut self, halt: Halt) {
-        if self.halted().is_none() {
+        if self.halted().is_none() && !self.is_replayed_before_halt() {
             self.phase = Phase::Halting { halt: Box::new(halt), all_before_durable: false };
         }
     }

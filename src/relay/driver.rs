@@ -22,7 +22,7 @@ use self::replacement::ReplayState;
 use self::session::{Opened, SessionState};
 use self::shutdown::Shutdown;
 use self::state_keeper::StateKeeper;
-pub use self::state_keeper::StateSettings;
+pub use self::state_keeper::{CommitLimits, StateSettings};
 use super::backoff::wait_until;
 use super::core::Core;
 use super::event_log::{EventLog, SinkState};
@@ -185,10 +185,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Ended::Failed(error) => return self.fail(error, None).await,
                 Ended::Lost(error) => {
                     self.diagnostics.stats.lost(&error);
-                    tracing::warn!(%error, confirmed = %self.core.flush_lsn(), "lost the connection to PostgreSQL; reconnecting");
+                    tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost the connection to PostgreSQL; reconnecting");
                     self.check_stuck_stream(&error);
                     self.core.session_lost();
-                    if !self.pause_after(opened).await? {
+                    if !self.discard_transaction().await? || !self.pause_after(opened).await? {
                         return self.outcome();
                     }
                 }

@@ -12,6 +12,6 @@ mod stats;
 mod stop;
 mod stuck_stream;
 
-pub use driver::{Relay, StateSettings};
+pub use driver::{CommitLimits, Relay, StateSettings};
 pub use run_result::{RelayError, RelaySettings, Summary, Until};
 pub use stop::{StopHandle, stop_channel};

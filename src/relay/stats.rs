@@ -66,7 +66,7 @@ impl Stats {
         }
         metrics.in_flight_events.set(records as u64);
         metrics.in_flight_bytes.set(bytes);
-        let confirmed = core.flush_lsn();
+        let confirmed = core.confirmable();
         let oldest = core.oldest_unconfirmed().map(PgTimestamp::unix_micros);
         let before = metrics.oldest_unconfirmed.get().filter(|_| confirmed <= self.confirmed);
         // What leaves the ledger undelivered is sent again, with its original commit time.

@@ -105,6 +105,7 @@ impl Positions {
             cluster: self.cluster,
             acked_upto: self.slot,
             last: None,
+            partial: None,
             layout: String::new(),
             at_ms: crate::state::unix_ms(),
         };

@@ -5,6 +5,7 @@
 //! (discarded with its producer). A record without an outcome when its producer is replaced gets
 //! none.
 
+mod configured;
 mod kafka;
 
 use std::future::Future;
@@ -13,12 +14,14 @@ use std::time::Instant;
 use crate::ledger::Seq;
 use crate::outlet::{Outlet, Refusal};
 
-pub(crate) use kafka::oauth_token;
+pub use configured::ConfiguredSink;
 pub use kafka::{
     Brokers, ConnectionFailure, KafkaConfig, KafkaSink, KafkaSource, MetadataClient,
-    PartitionState, ReloadHandle, TlsFailure, TopicError, TopicState, WaitsFor, accepts,
-    accepts_connections, asks_for_topics, message_max_bytes, partition_of,
+    PartitionState, ReloadHandle, TlsFailure, TopicError, TopicState, TransactionalSink,
+    Transactions, WaitsFor, accepts, accepts_connections, asks_for_topics, message_max_bytes,
+    partition_of,
 };
+pub(crate) use kafka::{oauth_token, transaction_timeout};
 
 /// The features of this build's Kafka client library: librdkafka's `builtin.features`.
 pub fn features() -> String {

@@ -206,6 +206,23 @@ pub enum SlotError {
         found: String,
     },
 
+    /// A transaction is published in part, and what numbers its events was changed.
+    #[error(
+        "{events} events of the transaction that commits at {commit_lsn} are published (state topic \
+         {topic}), and the outbox tables, message prefixes or publication were changed since: walpost \
+         cannot tell which of its events these were. Restore the former configuration until the \
+         transaction is published; or run `walpost adopt --apply` and start walpost again to publish \
+         these events once more"
+    )]
+    PartlyPublished {
+        /// The state topic.
+        topic: String,
+        /// Of the transaction.
+        commit_lsn: Lsn,
+        /// How many of its events are published.
+        events: u32,
+    },
+
     /// The slot became unusable during a catch-up, which continued to read its temporary copy.
     #[error(
         "{error}. What committed before {read} was read from a copy of the slot{}",

@@ -28,7 +28,7 @@ use tokio::sync::mpsc as events;
 
 use super::{State, StateEvent, StateFailure, StateKey, StateStore};
 use crate::excerpt::excerpt;
-use crate::sink::{self, KafkaConfig};
+use crate::sink::{self, KafkaConfig, Transactions};
 
 /// Timeout for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,11 +57,23 @@ enum Command {
 }
 
 impl KafkaStateStore {
-    /// A store in `topic` of these brokers. It connects when it is opened.
+    /// A store in `topic` of these brokers, with a producer of its own. It connects when it is
+    /// opened.
     pub fn new(kafka: &KafkaConfig, topic: &str) -> Self {
+        Self::over(kafka, topic, OwnProducer { config: config(kafka), producer: None })
+    }
+
+    /// A store in `topic` of these brokers whose records are written in `transactions`, with the
+    /// events.
+    pub fn with_events(kafka: &KafkaConfig, topic: &str, transactions: Transactions) -> Self {
+        Self::over(kafka, topic, transactions)
+    }
+
+    fn over(kafka: &KafkaConfig, topic: &str, writer: impl Writer + 'static) -> Self {
         let (commands, orders) = mpsc::channel();
         let (reports, events) = events::unbounded_channel();
-        let mut worker = Worker { kafka: kafka.clone(), topic: topic.to_owned(), open: None };
+        let mut worker =
+            Worker { config: config(kafka), topic: topic.to_owned(), writer, key: None };
         thread::spawn(move || {
             // Ends with the store.
             for order in orders {
@@ -70,7 +82,8 @@ impl KafkaStateStore {
                     Command::Write(state) => worker.write(&state).map(|()| StateEvent::Written),
                 };
                 let event = event.unwrap_or_else(|failure| {
-                    worker.open = None;
+                    worker.key = None;
+                    worker.writer.close();
                     failure.map_or(StateEvent::Missing, StateEvent::Failed)
                 });
                 if reports.send(event).is_err() {
@@ -114,68 +127,132 @@ impl StateStore for KafkaStateStore {
     }
 }
 
-/// What the thread works with.
-struct Worker {
-    kafka: KafkaConfig,
-    topic: String,
-    open: Option<Open>,
+/// The transactional producer that writes the records. Its calls block.
+trait Writer: Send {
+    /// Replaces the producer by one with this `transactional.id`, which fences all others with it.
+    fn open(&mut self, transactional_id: &str) -> Result<(), KafkaError>;
+
+    /// Commits a record.
+    fn commit(&mut self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError>;
+
+    /// The cluster's id, if the brokers report one.
+    fn cluster_id(&self) -> Option<String>;
+
+    /// Discards the producer.
+    fn close(&mut self);
 }
 
-struct Open {
-    producer: ThreadedProducer<Callbacks>,
-    key: StateKey,
+impl Writer for Transactions {
+    fn open(&mut self, transactional_id: &str) -> Result<(), KafkaError> {
+        Self::open(self, transactional_id, STEP_TIMEOUT)
+    }
+
+    fn commit(&mut self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError> {
+        Self::commit(self, topic, key, value)
+    }
+
+    fn cluster_id(&self) -> Option<String> {
+        Self::cluster_id(self, STEP_TIMEOUT)
+    }
+
+    fn close(&mut self) {
+        self.discard();
+    }
+}
+
+/// A producer that writes nothing else.
+struct OwnProducer {
+    config: ClientConfig,
+    producer: Option<ThreadedProducer<Callbacks>>,
+}
+
+impl Writer for OwnProducer {
+    fn open(&mut self, transactional_id: &str) -> Result<(), KafkaError> {
+        self.close();
+        let mut config = self.config.clone();
+        config
+            .set("transactional.id", transactional_id)
+            .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+            .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
+            .set("acks", "all");
+        let producer: ThreadedProducer<Callbacks> = config.create_with_context(Callbacks)?;
+        // As for the events' producer: a broker has to answer first.
+        producer.client().fetch_cluster_id(STEP_TIMEOUT);
+        producer.init_transactions(STEP_TIMEOUT)?;
+        self.producer = Some(producer);
+        Ok(())
+    }
+
+    fn commit(&mut self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError> {
+        let producer = self.producer.as_ref().ok_or(KafkaError::Canceled)?;
+        producer.begin_transaction()?;
+        let record = BaseRecord::to(topic).partition(PARTITION).key(key).payload(value);
+        producer.send(record).map_err(|(error, _)| error)?;
+        // Flushes first, and fails if the record was not acknowledged.
+        producer.commit_transaction(STEP_TIMEOUT)
+    }
+
+    fn cluster_id(&self) -> Option<String> {
+        self.producer.as_ref()?.client().fetch_cluster_id(STEP_TIMEOUT)
+    }
+
+    fn close(&mut self) {
+        self.producer = None;
+    }
+}
+
+/// What the thread works with.
+struct Worker<W> {
+    config: ClientConfig,
+    topic: String,
+    writer: W,
+    /// Whose record is written; `None` before it is open.
+    key: Option<StateKey>,
 }
 
 /// A failure; `None` if the topic does not exist.
 type Failed = Option<StateFailure>;
 
-impl Worker {
+impl<W: Writer> Worker<W> {
     fn open(&mut self, key: StateKey) -> Result<StateEvent, Failed> {
-        self.open = None;
         let failed = |error: &KafkaError| Some(failure(error, &self.topic));
-        let mut config = self.config();
-        config
-            .set("transactional.id", key.transactional_id())
-            .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
-            .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
-            .set("acks", "all");
-        let producer: ThreadedProducer<Callbacks> =
-            config.create_with_context(Callbacks).map_err(|error| failed(&error))?;
-        self.require_topic(&producer)?;
-        producer.init_transactions(STEP_TIMEOUT).map_err(|error| failed(&error))?;
-        let nonce = format!("{:016x}{:08x}", unix_nanos(), std::process::id());
-        let open = Open { producer, key };
-        open.commit(&self.topic, &open.key.claim_key(), &nonce).map_err(|error| failed(&error))?;
-        let state = self.read(&open.key, &nonce)?;
-        let cluster = open.producer.client().fetch_cluster_id(STEP_TIMEOUT);
-        self.open = Some(open);
-        Ok(StateEvent::Opened { state, cluster })
-    }
-
-    fn require_topic(&self, producer: &ThreadedProducer<Callbacks>) -> Result<(), Failed> {
-        let failed = |error: &KafkaError| Some(failure(error, &self.topic));
-        let metadata = producer.client().fetch_metadata(Some(&self.topic), STEP_TIMEOUT);
-        let metadata = metadata.map_err(|error| failed(&error))?;
-        let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
-        match found.and_then(MetadataTopic::error).map(Code::from) {
-            None if found.is_some_and(|found| !found.partitions().is_empty()) => Ok(()),
-            None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(None),
-            Some(code) => Err(failed(&KafkaError::MetadataFetch(code))),
+        self.key = None;
+        let consumer = self.consumer().map_err(|error| failed(&error))?;
+        // By this client: the events' producer may be allowed to create topics.
+        if !has_topic(&consumer, &self.topic).map_err(|error| failed(&error))? {
+            return Err(None);
         }
+        self.writer.open(&key.transactional_id()).map_err(|error| failed(&error))?;
+        let nonce = format!("{:016x}{:08x}", unix_nanos(), std::process::id());
+        let claimed = self.writer.commit(&self.topic, &key.claim_key(), &nonce);
+        claimed.map_err(|error| failed(&error))?;
+        let state = self.read(&consumer, &key, &nonce)?;
+        self.key = Some(key);
+        Ok(StateEvent::Opened { state, cluster: self.writer.cluster_id() })
     }
 
-    /// The newest record of `key`, once the claim has come back.
-    fn read(&self, key: &StateKey, nonce: &str) -> Result<Option<State>, Failed> {
-        let failed = |error: &KafkaError| Some(failure(error, &self.topic));
-        let mut config = self.config();
+    /// A consumer of committed records, of no partition yet.
+    fn consumer(&self) -> Result<BaseConsumer<Callbacks>, KafkaError> {
+        let mut config = self.config.clone();
         config
             // Required by librdkafka; no group is joined, and nothing is committed.
             .set("group.id", "walpost-state")
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "earliest")
-            .set("isolation.level", "read_committed");
-        let consumer: BaseConsumer<Callbacks> =
-            config.create_with_context(Callbacks).map_err(|error| failed(&error))?;
+            .set("isolation.level", "read_committed")
+            // The claim becomes readable within milliseconds.
+            .set("fetch.wait.max.ms", "20");
+        config.create_with_context(Callbacks)
+    }
+
+    /// The newest record of `key`, once the claim has come back.
+    fn read(
+        &self,
+        consumer: &BaseConsumer<Callbacks>,
+        key: &StateKey,
+        nonce: &str,
+    ) -> Result<Option<State>, Failed> {
+        let failed = |error: &KafkaError| Some(failure(error, &self.topic));
         let mut from = TopicPartitionList::new();
         from.add_partition_offset(&self.topic, PARTITION, Offset::Beginning)
             .and_then(|()| consumer.assign(&from))
@@ -208,38 +285,38 @@ impl Worker {
     }
 
     fn write(&mut self, state: &State) -> Result<(), Failed> {
-        let Some(open) = &self.open else {
+        let Some(key) = &self.key else {
             return Err(Some(StateFailure::Unavailable("it is not open".to_owned())));
         };
-        let written = open.commit(&self.topic, &open.key.record_key(), &state.to_json());
+        let written = self.writer.commit(&self.topic, &key.record_key(), &state.to_json());
         written.map_err(|error| Some(failure(&error, &self.topic)))
-    }
-
-    /// The user's properties, which decide how the brokers are reached.
-    fn config(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("client.id", "walpost");
-        for (name, value) in &self.kafka.properties {
-            config.set(name, value);
-        }
-        config
-            .set("bootstrap.servers", &self.kafka.bootstrap_servers)
-            // `walpost init` creates the topic, with the settings that it needs.
-            .set("allow.auto.create.topics", "false")
-            .set("statistics.interval.ms", "0");
-        config
     }
 }
 
-impl Open {
-    /// Commits one record in a transaction.
-    fn commit(&self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError> {
-        self.producer.begin_transaction()?;
-        let record = BaseRecord::to(topic).partition(PARTITION).key(key).payload(value);
-        self.producer.send(record).map_err(|(error, _)| error)?;
-        // Flushes first, and fails if the record was not acknowledged.
-        self.producer.commit_transaction(STEP_TIMEOUT)
+/// Whether the brokers know the topic.
+fn has_topic(consumer: &BaseConsumer<Callbacks>, topic: &str) -> Result<bool, KafkaError> {
+    let metadata = consumer.fetch_metadata(Some(topic), STEP_TIMEOUT)?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    match found.and_then(MetadataTopic::error).map(Code::from) {
+        None => Ok(found.is_some_and(|found| !found.partitions().is_empty())),
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(false),
+        Some(code) => Err(KafkaError::MetadataFetch(code)),
     }
+}
+
+/// The user's properties, which decide how the brokers are reached.
+fn config(kafka: &KafkaConfig) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("client.id", "walpost");
+    for (name, value) in &kafka.properties {
+        config.set(name, value);
+    }
+    config
+        .set("bootstrap.servers", &kafka.bootstrap_servers)
+        // `walpost adopt` creates the topic, with the settings that it needs.
+        .set("allow.auto.create.topics", "false")
+        .set("statistics.interval.ms", "0");
+    config
 }
 
 fn failure(error: &KafkaError, topic: &str) -> StateFailure {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
+use crate::position::{Checkpoint, EventPosition};
 use crate::source::LastTransaction;
 
 /// The version of the format that this walpost writes, and the newest that it reads.
@@ -58,6 +59,9 @@ pub struct State {
     pub acked_upto: Lsn,
     /// The last of these transactions that has events, if this walpost has seen one.
     pub last: Option<LastTransaction>,
+    /// In exactly-once mode: the first event that is not published, if its transaction is published
+    /// in part.
+    pub partial: Option<EventPosition>,
     /// A hash of what decides which transactions have events.
     pub layout: String,
     /// When it was written, in milliseconds since 1970.
@@ -83,6 +87,8 @@ struct Value {
     kafka_cluster_id: Option<String>,
     acked_upto: String,
     last: Option<LastValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    partial: Option<PartialValue>,
     layout: String,
     at_ms: u64,
 }
@@ -96,12 +102,24 @@ struct LastValue {
     commit_time: i64,
 }
 
+#[derive(Serialize, Deserialize)]
+struct PartialValue {
+    commit_lsn: String,
+    /// How many of its events are published.
+    events: u32,
+}
+
 #[derive(Deserialize)]
 struct Version {
     version: u32,
 }
 
 impl State {
+    /// The position behind the committed events.
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint { upto: self.acked_upto, partial: self.partial }
+    }
+
     /// The record's value.
     pub(super) fn to_json(&self) -> String {
         let last = self.last.map(|last| LastValue {
@@ -117,6 +135,10 @@ impl State {
             kafka_cluster_id: self.cluster.clone(),
             acked_upto: self.acked_upto.to_string(),
             last,
+            partial: self.partial.map(|partial| PartialValue {
+                commit_lsn: partial.commit_lsn.to_string(),
+                events: partial.ordinal,
+            }),
             layout: self.layout.clone(),
             at_ms: self.at_ms,
         })
@@ -140,12 +162,16 @@ impl State {
                 commit_time: PgTimestamp::from_micros(last.commit_time),
             })
         });
+        let partial = value.partial.map(|partial| {
+            Ok(EventPosition { commit_lsn: lsn(&partial.commit_lsn)?, ordinal: partial.events })
+        });
         Ok(Self {
             generation: value.generation,
             timeline: value.timeline,
             cluster: value.kafka_cluster_id,
             acked_upto: lsn(&value.acked_upto)?,
             last: last.transpose()?,
+            partial: partial.transpose()?,
             layout: value.layout,
             at_ms: value.at_ms,
         })
@@ -163,6 +189,7 @@ mod tests {
             cluster: Some("c".to_owned()),
             acked_upto: Lsn::new(0x1_0000_00A0),
             last,
+            partial: None,
             layout: "l".to_owned(),
             at_ms: 7,
         }
@@ -176,14 +203,17 @@ mod tests {
             xid: u32::MAX,
             commit_time: PgTimestamp::from_micros(-5),
         };
-        for last in [None, Some(last)] {
-            let state = state(last);
+        let event = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
+        for (last, partial) in [(None, None), (Some(last), None), (Some(last), Some(event))] {
+            let state = State { partial, ..state(last) };
             assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
         }
     }
 
     #[test]
     fn a_record_of_a_newer_walpost_or_of_another_program_is_an_error() {
+        // Written by a walpost without exactly-once delivery.
+        assert!(!state(None).to_json().contains("partial"));
         let newer = state(None).to_json().replace("\"version\":1", "\"version\":2");
         assert_eq!(State::of_json(newer.as_bytes()), Err(UnreadableState::Newer(2)));
         // A newer format may lack what this one has.

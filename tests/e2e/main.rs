@@ -10,6 +10,8 @@ mod conversion_errors;
 mod dead_letters;
 mod debezium;
 mod endpoints;
+#[cfg(feature = "crash-points")]
+mod exactly_once;
 mod feed_costs;
 mod feed_switching;
 #[cfg(feature = "crash-points")]

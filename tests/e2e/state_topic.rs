@@ -4,15 +4,15 @@ use super::catch_up::{catching_up, one_by_one};
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
 use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
 
-const AGREES: &str = "the slot's position agrees with the state topic";
+pub(crate) const AGREES: &str = "the slot's position agrees with the state topic";
 
 /// A state topic of the test's own: the broker is shared.
-async fn topic(fixture: &Fixture) -> String {
+pub(crate) async fn topic(fixture: &Fixture) -> String {
     let id = "SELECT system_identifier::text FROM pg_control_system()";
     format!("state-{}", fixture.postgres.query_text(id).await.expect("an identifier"))
 }
 
-async fn adopt(fixture: &Fixture, topic: &str) -> Vec<String> {
+pub(crate) async fn adopt(fixture: &Fixture, topic: &str) -> Vec<String> {
     let adopt = fixture.command("adopt").args(["--apply", "--state-topic", topic]).start();
     let status = adopt.wait(LONG_TIMEOUT).await;
     assert_eq!(status.and_then(|status| status.code()), Some(0), "{:?}", adopt.stderr());

@@ -179,6 +179,7 @@ impl Core {
         isolated_record: Option<IsolatedRecord>,
     ) -> Result<(), StreamError> {
         self.ledger.produce(event.position.ordinal, weight)?;
+        self.note_produced(weight);
         self.count_event();
         if let Some(isolation) = self.isolation.as_mut().filter(|_| isolated_record.is_some()) {
             isolation.record = isolated_record;

@@ -60,11 +60,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
     pub(super) async fn replay(&mut self) -> Result<bool, RelayError> {
         let cause = std::mem::replace(&mut self.replay.cause, BROKEN);
         self.diagnostics.stats.metrics.reconnected("kafka", cause);
-        let from = self.core.flush_lsn();
+        let from = self.core.confirmable();
         let delay = self.replay.begin((from, self.core.quarantined()), self.core.resume_at());
         let reason = self.core.wants_replay().unwrap_or("requested");
         self.diagnostics.event_log.replay(reason, from, delay, self.delivery.delivered);
         Ok(self.replace_producer().await? && self.settle_during(sleep(delay)).await?.is_some())
+    }
+
+    /// In exactly-once mode: discards what is not committed, which the next session produces again. It
+    /// could not tell an event that it reads again from one that is already in the open transaction.
+    /// Returns false if the relay stops first.
+    pub(super) async fn discard_transaction(&mut self) -> Result<bool, RelayError> {
+        Ok(!self.core.is_exactly_once() || self.replace_producer().await?)
     }
 
     /// Replaces the producer; returns false if the relay stops first.
@@ -86,6 +93,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
         };
         if replaced.is_none() {
             return self.settle().map(|()| false);
+        }
+        if self.core.is_exactly_once()
+            && let Some(keeper) = &mut self.state
+        {
+            keeper.close();
         }
         // The rejection may be among the last reports, after the failure that it caused.
         self.take_reports();

@@ -138,6 +138,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
+    /// What may be confirmed to PostgreSQL.
+    fn confirmable(&self) -> Lsn {
+        let confirmable = self.core.confirmable();
+        self.state.as_ref().map_or(confirmable, |keeper| keeper.covered().min(confirmable))
+    }
+
     fn resume(&self, standby: &Standby) -> Resume {
         match &self.session.last {
             None => Resume::AtSlot { waited: standby.waited() },
@@ -145,7 +151,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 identity: last.identity.clone(),
                 fingerprint: standby.publication_fingerprint().cloned().unwrap_or_default(),
                 walsender: last.walsender,
-                confirmed: self.core.flush_lsn(),
+                confirmed: self.confirmable(),
                 start: self.core.resume_at(),
                 after_another: standby.is_after_another(),
                 by_others: standby.by_walposts(),
@@ -179,7 +185,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             publication_fingerprint: session.publication_fingerprint().clone(),
             walsender: session.walsender(),
         });
-        let (slot, confirmed) = (self.source.slot(), self.core.flush_lsn());
+        let (slot, confirmed) = (self.source.slot(), self.core.confirmable());
         if self.diagnostics.event_log.is_repeating() {
             // Replays that repeat every few seconds are logged once.
             tracing::debug!(%confirmed, "streaming from PostgreSQL");

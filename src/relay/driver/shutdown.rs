@@ -10,6 +10,7 @@ use super::session::failed_or_lost;
 use super::{Ended, Relay};
 use crate::metrics::Phase;
 use crate::relay::backoff::wait_until;
+use crate::relay::core::CommitAt;
 use crate::relay::run_result::{RelayError, Summary};
 use crate::relay::stats::HEARTBEAT;
 use crate::relay::stop::Order;
@@ -195,6 +196,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             Ok(_) | Err(RelayError::Aborted) => {}
             Err(other) => return Err(other),
         }
+        self.commit_at_failure().await?;
         if !error.is_unsendable() {
             return Err(self.with_undelivered(error).into());
         }
@@ -208,9 +210,27 @@ impl<P: Source, S: Sink> Relay<P, S> {
         Err(SourceError::Undecodable(format!("{error}. {remedy}")).into())
     }
 
+    /// In exactly-once mode: commits what was delivered. No slot has it any more if that was lost: then
+    /// also a part of a transaction.
+    async fn commit_at_failure(&mut self) -> Result<(), RelayError> {
+        if !self.core.is_exactly_once() {
+            return Ok(());
+        }
+        if self.shutdown.is_last_copy() {
+            self.core.request_commit(CommitAt::Now);
+        }
+        let deadline = Instant::now() + self.settings.drain_timeout;
+        match self.write_last_state(deadline).await {
+            Ok(_) | Err(RelayError::Aborted) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
     /// Adds to the error of a lost slot how many records no slot retains now.
     fn with_undelivered(&self, error: SourceError) -> SourceError {
-        let (records, from) = (self.core.undelivered(), self.core.flush_lsn());
+        // Without its commit, no record of a Kafka transaction is delivered.
+        let records = self.core.undelivered().max(self.core.uncommitted().0);
+        let from = self.core.confirmable();
         match error {
             SourceError::Slot(error) if records > 0 => {
                 let error = Box::new(error);
@@ -251,7 +271,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// The result of a run that did not end by [`Relay::fail`].
     pub(super) fn outcome(self) -> Result<Summary, RelayError> {
         if let Some(halt) = self.core.halted() {
-            let remedy = if self.core.is_drained() {
+            let remedy = if self.core.is_drained() && self.core.uncommitted_before() == 0 {
                 halt.remedy(self.source.slot())
             } else {
                 UNDELIVERED.to_owned()
@@ -264,7 +284,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         let is_reached =
             self.shutdown.cause.is_some() && matches!(self.shutdown.drain, Drain::Confirmed);
-        let confirmed = self.core.flush_lsn();
+        let confirmed = self.core.confirmable();
         match self.session.until.filter(|_| !is_reached) {
             Some(until) if confirmed >= until => return Err(RelayError::Unconfirmed(until)),
             Some(until) => return Err(RelayError::Unreached { until, confirmed }),

@@ -2,6 +2,10 @@
 //!
 //! The state is durable before the position that it covers is confirmed. While it cannot be
 //! written, nothing more is confirmed, and delivery continues within the in-flight limit.
+//!
+//! In exactly-once mode, writing the position commits the Kafka transaction with the events before
+//! it. After any failure, and for each session, the state topic is opened again with a new producer:
+//! what is not committed is aborted by that, and produced again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +15,9 @@ use tokio::time::{Instant, sleep};
 use super::{BACKOFF_LIMIT, Relay};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
+use crate::position::Checkpoint;
 use crate::relay::backoff::{Backoff, backoff};
+use crate::relay::core::{CommitAt, Core};
 use crate::relay::run_result::RelayError;
 use crate::sink::Sink;
 use crate::source::{AckedPosition, Feed, ReceivedTransactions, SlotError, Source, SourceError};
@@ -22,6 +28,13 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Minimum time between two writes without events in between: only the WAL of other tables grew.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Records of a Kafka transaction, and per second of its age, up to which it is committed as soon as
+/// there is nothing to read. With more, once nothing came for [`QUIET`]. Committing at each empty
+/// socket halved the rate of a dense stream.
+const SPARSE_RECORDS: u64 = 50;
+const SPARSE_PER_SECOND: u64 = 4000;
+const QUIET: Duration = Duration::from_millis(3);
 
 /// The state topic of a relay.
 #[derive(Debug, Clone)]
@@ -34,6 +47,34 @@ pub struct StateSettings {
     pub layout: String,
     /// Whether the relay ends if the topic is missing or may not be used.
     pub required: bool,
+    /// When to commit; used with a core that is [`Core::exactly_once`].
+    pub commits: CommitLimits,
+}
+
+/// When a Kafka transaction is committed: also whenever the source has nothing more to read.
+#[derive(Debug, Clone, Copy)]
+pub struct CommitLimits {
+    /// The time from its first record, after which it is committed between two PostgreSQL
+    /// transactions.
+    pub interval: Duration,
+    /// Bytes of records from which on it is committed at once.
+    pub bytes: u64,
+    /// The time from its first record after which it is committed at once: less than
+    /// `transaction.timeout.ms`.
+    pub timeout: Duration,
+}
+
+/// How urgent a write is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// As the limits say.
+    Normal,
+    /// Nothing more is to be read now.
+    Idle,
+    /// The feed is to be switched.
+    Switch,
+    /// The relay ends.
+    Last,
 }
 
 /// The relay's position in the state topic.
@@ -47,6 +88,10 @@ pub(super) struct StateKeeper {
     state: Option<State>,
     delays: Backoff,
     written_at: Instant,
+    /// When the first record of the open Kafka transaction was seen.
+    transaction_since: Option<Instant>,
+    /// How many records it had when one was last added, and when that was.
+    grew: (u64, Instant),
 }
 
 enum Phase {
@@ -84,6 +129,8 @@ impl StateKeeper {
             state: None,
             delays: backoff(BACKOFF_LIMIT),
             written_at: now,
+            transaction_since: None,
+            grew: (0, now),
         }
     }
 
@@ -97,32 +144,58 @@ impl StateKeeper {
         self.store.wait().await;
     }
 
-    /// Applies events, and writes what is durable up to `flush_lsn`. At once if `urgent`. An error
-    /// ends the session.
+    /// Applies events, and writes what is durable. An error ends the session.
     pub(super) fn step(
         &mut self,
-        flush_lsn: Lsn,
+        core: &mut Core,
         received: &mut ReceivedTransactions,
-        urgent: bool,
+        urgency: Urgency,
     ) -> Result<(), SourceError> {
         while let Some(event) = self.store.take_event() {
-            self.apply(event)?;
+            self.apply(event, core)?;
         }
         match &self.phase {
+            // In exactly-once mode it is opened with the next session.
+            Phase::Closed(_) if core.is_exactly_once() => {}
             Phase::Closed(at) if *at <= Instant::now() => self.begin_to_open(),
-            Phase::Open => self.write(flush_lsn, received, urgent),
+            Phase::Open if core.is_exactly_once() => self.commit(core, received, urgency),
+            Phase::Open => self.write_acknowledged(core.flush_lsn(), received, urgency),
             Phase::Closed(_) | Phase::Opening | Phase::Writing(_) => {}
         }
         Ok(())
     }
 
     /// When [`StateKeeper::step`] has something to do.
-    pub(super) fn next_step(&self, flush_lsn: Lsn) -> Option<Instant> {
+    pub(super) fn next_step(&self, core: &Core) -> Option<Instant> {
         match &self.phase {
+            Phase::Closed(_) if core.is_exactly_once() => None,
             Phase::Closed(at) => Some(*at),
-            Phase::Open if flush_lsn > self.covered() => Some(self.written_at + BUSY_INTERVAL),
+            Phase::Open if core.uncommitted().0 > 0 => {
+                let now = Instant::now();
+                let due =
+                    self.transaction_since.map(|since| since + self.settings.commits.interval);
+                let quiet = Some(self.grew.1 + QUIET).filter(|quiet| *quiet > now);
+                // Acknowledgements end the wait for a commit that is requested.
+                due.into_iter().chain(quiet).filter(|at| *at > now).min()
+            }
+            Phase::Open if core.flush_lsn() > self.covered() => Some(
+                self.written_at
+                    + if core.is_exactly_once() { IDLE_INTERVAL } else { BUSY_INTERVAL },
+            ),
             Phase::Open | Phase::Opening | Phase::Writing(_) => None,
         }
+    }
+
+    /// Whether something is being written, or is to be written in this session.
+    fn is_at_work(&self, core: &Core) -> bool {
+        matches!(self.phase, Phase::Writing(_))
+            || !core.is_exactly_once() && self.covered() < core.flush_lsn()
+    }
+
+    /// The open Kafka transaction is discarded: the next session opens the topic again.
+    pub(super) fn close(&mut self) {
+        self.phase = Phase::Closed(Instant::now());
+        self.transaction_since = None;
     }
 
     fn begin_to_open(&mut self) {
@@ -132,15 +205,11 @@ impl StateKeeper {
         }
     }
 
-    fn apply(&mut self, event: StateEvent) -> Result<(), SourceError> {
+    fn apply(&mut self, event: StateEvent, core: &mut Core) -> Result<(), SourceError> {
         match event {
-            StateEvent::Written => {
-                if let Phase::Writing(state) = std::mem::replace(&mut self.phase, Phase::Open) {
-                    self.metrics.state_lsn.set(state.acked_upto.as_u64());
-                    self.state = Some(*state);
-                    self.delays = backoff(BACKOFF_LIMIT);
-                }
-            }
+            StateEvent::Written => self.written(core),
+            // Of a session that is lost.
+            StateEvent::Opened { .. } if core.is_exactly_once() => {}
             StateEvent::Opened { state, .. } => {
                 let theirs = state.as_ref().map(|state| state.generation);
                 let ours = self.state.as_ref().map(|state| state.generation);
@@ -153,26 +222,48 @@ impl StateKeeper {
                 (self.phase, self.state) = (Phase::Open, state);
                 self.metrics.state_trouble(None);
             }
-            StateEvent::Failed(failure) => self.failed(&failure),
+            StateEvent::Failed(failure) => self.failed(&failure, core),
             StateEvent::Missing => {
                 let reason = "it does not exist any more".to_owned();
-                self.failed(&StateFailure::Unavailable(reason));
+                self.failed(&StateFailure::Unavailable(reason), core);
             }
         }
         Ok(())
     }
 
-    fn failed(&mut self, failure: &StateFailure) {
+    fn written(&mut self, core: &mut Core) {
+        match std::mem::replace(&mut self.phase, Phase::Open) {
+            Phase::Writing(state) => {
+                self.metrics.state_lsn.set(state.acked_upto.as_u64());
+                core.committed(state.checkpoint());
+                self.state = Some(*state);
+                self.delays = backoff(BACKOFF_LIMIT);
+                self.transaction_since = None;
+            }
+            // Of a session that is lost.
+            other => self.phase = other,
+        }
+    }
+
+    fn failed(&mut self, failure: &StateFailure, core: &mut Core) {
         let delay = self.delays.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
-        tracing::warn!(
-            topic = self.settings.topic, error = %failure,
-            "the state topic cannot be used: nothing is confirmed to PostgreSQL until it can"
-        );
+        let topic = &self.settings.topic;
+        if core.is_exactly_once() {
+            tracing::warn!(topic, error = %failure, "cannot commit the Kafka transaction; aborting it");
+        } else {
+            tracing::warn!(
+                topic, error = %failure,
+                "the state topic cannot be used: nothing is confirmed to PostgreSQL until it can"
+            );
+        }
         self.metrics.state_failures.add(1);
         self.metrics.state_trouble(Some(format!(
             "the position cannot be written to the state topic: {failure}"
         )));
         self.phase = Phase::Closed(Instant::now() + delay);
+        if core.is_exactly_once() {
+            core.request_producer_replacement(&failure.to_string());
+        }
     }
 
     fn taken_over(&self) -> SourceError {
@@ -182,19 +273,74 @@ impl StateKeeper {
         ))
     }
 
-    fn write(&mut self, flush_lsn: Lsn, received: &mut ReceivedTransactions, urgent: bool) {
+    fn write_acknowledged(
+        &mut self,
+        flush_lsn: Lsn,
+        received: &mut ReceivedTransactions,
+        urgency: Urgency,
+    ) {
         let Some(before) = self.state.as_ref().filter(|state| state.acked_upto < flush_lsn) else {
             return;
         };
         let last = received.durable(flush_lsn).or(before.last);
         let interval = if last == before.last { IDLE_INTERVAL } else { BUSY_INTERVAL };
-        if !urgent && self.written_at.elapsed() < interval {
+        if urgency != Urgency::Last && self.written_at.elapsed() < interval {
             return;
         }
         let state = State { acked_upto: flush_lsn, last, at_ms: unix_ms(), ..before.clone() };
+        self.write(state);
+    }
+
+    fn write(&mut self, state: State) {
         self.store.write(&state);
         self.written_at = Instant::now();
         self.phase = Phase::Writing(Box::new(state));
+    }
+
+    /// Commits the open Kafka transaction, if it is time and everything in it is acknowledged.
+    fn commit(&mut self, core: &mut Core, received: &mut ReceivedTransactions, urgency: Urgency) {
+        if let Some(at) = self.due(core, urgency) {
+            core.request_commit(at);
+        }
+        let (Some(checkpoint), Some(before)) = (core.checkpoint(), &self.state) else { return };
+        if core.is_split_by(&checkpoint) {
+            self.metrics.split_transactions.add(1);
+        }
+        let last = received.durable(checkpoint.upto).or(before.last);
+        let Checkpoint { upto: acked_upto, partial } = checkpoint;
+        self.write(State { acked_upto, partial, last, at_ms: unix_ms(), ..before.clone() });
+    }
+
+    /// Whether to stop reading for a commit.
+    fn due(&mut self, core: &Core, urgency: Urgency) -> Option<CommitAt> {
+        let (records, bytes) = core.uncommitted();
+        if records == 0 {
+            let grew = core.flush_lsn() > self.covered();
+            let is_due = urgency == Urgency::Last || self.written_at.elapsed() >= IDLE_INTERVAL;
+            return (grew && is_due).then_some(CommitAt::Boundary);
+        }
+        let (limits, now) = (self.settings.commits, Instant::now());
+        let age = now - *self.transaction_since.get_or_insert(now);
+        if records != self.grew.0 {
+            self.grew = (records, now);
+        }
+        if bytes >= limits.bytes || age >= limits.timeout {
+            return Some(CommitAt::Now);
+        }
+        let is_due = match urgency {
+            Urgency::Last | Urgency::Switch => true,
+            Urgency::Idle => age >= limits.interval || self.is_pause(records, age, now),
+            Urgency::Normal => age >= limits.interval,
+        };
+        is_due.then_some(CommitAt::Boundary)
+    }
+
+    /// Whether a source that has nothing to read now pauses: in a dense stream it often has nothing
+    /// for a moment, and each commit makes it wait.
+    fn is_pause(&self, records: u64, age: Duration, now: Instant) -> bool {
+        let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let sparse = SPARSE_RECORDS + millis.saturating_mul(SPARSE_PER_SECOND / 1000);
+        records <= sparse || now - self.grew.1 >= QUIET
     }
 
     /// The position in `state` is that of this slot.
@@ -247,6 +393,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             self.state = Some(keeper);
             return Ok(StateOpened::Ready);
         }
+        if self.core.is_exactly_once() {
+            keeper.close();
+        }
         let opened = self.open_keeper(&mut keeper, session).await;
         match opened {
             Ok(Some(opened)) => {
@@ -278,8 +427,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 if self.settle_during(keeper.wait()).await?.is_none() {
                     return Ok(Some(StateOpened::Stopped));
                 }
-                if let Some(event) = keeper.store.take_event() {
-                    break event;
+                match keeper.store.take_event() {
+                    // Of a session that is lost: what was written is read now.
+                    Some(StateEvent::Written) | None => {}
+                    Some(event) => break event,
                 }
             };
             match event {
@@ -292,7 +443,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 StateEvent::Failed(StateFailure::Unreadable(reason)) => {
                     return Ok(Some(StateOpened::Failed(SourceError::Setup(reason))));
                 }
-                other => keeper.apply(other)?,
+                other => keeper.apply(other, &mut self.core)?,
             }
             if let Phase::Closed(at) = keeper.phase
                 && self.settle_during(sleep(at - Instant::now())).await?.is_none()
@@ -313,7 +464,23 @@ impl<P: Source, S: Sink> Relay<P, S> {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
         }
         let layout = layout(&keeper.settings, session);
-        if self.session.last.is_none() && state.layout == layout {
+        if let Some(partial) = state.partial
+            && state.layout != layout
+        {
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::PartlyPublished {
+                topic: keeper.settings.topic.clone(),
+                commit_lsn: partial.commit_lsn,
+                events: partial.ordinal,
+            }))));
+        }
+        if self.core.is_exactly_once() {
+            self.core.resume_from(state.checkpoint());
+        }
+        // Later on the session itself compares with what this process has received; but in
+        // exactly-once mode the position of another one may be confirmed too.
+        let is_others = self.session.last.is_none()
+            || self.core.is_exactly_once() && state.acked_upto > keeper.covered();
+        if is_others && state.layout == layout {
             session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
         }
         tracing::info!(
@@ -336,10 +503,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Writes the position at the end of the run; waits at most until `deadline`. Returns the
     /// position that may be confirmed.
     pub(super) async fn write_last_state(&mut self, deadline: Instant) -> Result<Lsn, RelayError> {
-        let flush_lsn = self.core.flush_lsn();
-        let Some(mut keeper) = self.state.take() else { return Ok(flush_lsn) };
-        while keeper.step(flush_lsn, &mut self.session.received, true).is_ok()
-            && keeper.covered() < flush_lsn
+        let Some(mut keeper) = self.state.take() else { return Ok(self.core.flush_lsn()) };
+        let received = &mut self.session.received;
+        while keeper.step(&mut self.core, received, Urgency::Last).is_ok()
+            && keeper.is_at_work(&self.core)
         {
             tokio::select! {
                 biased;
@@ -354,7 +521,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
             }
         }
-        let confirmed = flush_lsn.min(keeper.covered());
+        let confirmed = self.core.flush_lsn().min(keeper.covered());
         self.state = Some(keeper);
         Ok(confirmed)
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::session::failed_or_lost;
-use super::state_keeper::StateKeeper;
+use super::state_keeper::{StateKeeper, Urgency};
 use super::{Ended, Relay};
 use crate::ledger::StreamError;
+use crate::lsn::Lsn;
 use crate::pgoutput::Message;
 use crate::relay::backoff::wait_until;
 use crate::relay::batching_pause::{self, BatchingPause};
@@ -86,17 +87,16 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if self.check_until() {
                 self.settle()?;
             }
-            let flush_lsn = self.core.flush_lsn();
-            let covered = match &mut self.state {
-                None => flush_lsn,
-                Some(keeper) => {
-                    if let Err(error) = keeper.step(flush_lsn, &mut self.session.received, false) {
-                        return Ok(failed_or_lost(error));
-                    }
-                    flush_lsn.min(keeper.covered())
-                }
+            let is_read = step.as_ref().is_ok_and(|taken| *taken < BATCH) && held.is_none();
+            let urgency = match self.wanted_switch(session) {
+                Some(_) => Urgency::Switch,
+                None if is_read && self.core.wants_input() => Urgency::Idle,
+                None => Urgency::Normal,
             };
-            session.confirm(covered);
+            match self.keep_state(urgency) {
+                Ok(covered) => session.confirm(covered),
+                Err(error) => return Ok(failed_or_lost(error)),
+            }
             self.measure(session);
             let taken = match step {
                 Ok(taken) => taken,
@@ -109,7 +109,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 return Ok(Ended::Replay);
             }
             let switch = self.wanted_switch(session);
-            if switch == Some(SwitchFeed::Now) || switch.is_some() && self.core.in_flight().0 == 0 {
+            if self.may_switch(switch) {
                 match self.settle_during(session.may_switch()).await? {
                     // Stopping may have begun in between: see `wanted_switch`.
                     Some(Ok(true)) if self.shutdown.deadline().is_none() => {
@@ -129,7 +129,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             let waiting = self.core.in_flight().0 > 0;
             let retry = held.is_some().then(|| Instant::now() + RETRY_AFTER);
-            let keeping = self.state.as_ref().and_then(|keeper| keeper.next_step(flush_lsn));
+            let keeping = self.state.as_ref().and_then(|keeper| keeper.next_step(&self.core));
             let wake = retry.into_iter().chain(self.shutdown.deadline()).chain(keeping).min();
             // A stop order and failures of the sink come before input, because a busy stream is
             // ready in every iteration. The timers come last; an iteration caused by input does
@@ -166,10 +166,32 @@ impl<P: Source, S: Sink> Relay<P, S> {
         )));
     }
 
+    /// Writes the position, and returns what may be confirmed.
+    fn keep_state(&mut self, urgency: Urgency) -> Result<Lsn, SourceError> {
+        let Some(keeper) = &mut self.state else { return Ok(self.core.flush_lsn()) };
+        keeper.step(&mut self.core, &mut self.session.received, urgency)?;
+        Ok(self.core.flush_lsn().min(keeper.covered()))
+    }
+
+    /// Whether nothing of this feed is left for the requested switch. In exactly-once mode
+    /// everything is committed first: the next feed may advance the slot to what is acknowledged.
+    fn may_switch(&self, switch: Option<SwitchFeed>) -> bool {
+        match switch {
+            None => false,
+            Some(_) if self.core.is_exactly_once() => {
+                self.core.in_flight().0 == 0 && self.core.uncommitted().0 == 0
+            }
+            Some(SwitchFeed::Now) => true,
+            Some(SwitchFeed::Drained) => self.core.in_flight().0 == 0,
+        }
+    }
+
     /// Whether to switch to another feed. Not while the relay is stopping: the open feed carries
     /// the final confirmation, and the rest of an open transaction.
+    /// In exactly-once mode not inside a transaction either, which is read to its end first.
     fn wanted_switch(&self, session: &mut P::Feed) -> Option<SwitchFeed> {
-        if self.shutdown.deadline().is_some() { None } else { session.wanted_switch() }
+        let stays = self.shutdown.deadline().is_some() || self.core.is_within_produced();
+        if stays { None } else { session.wanted_switch() }
     }
 
     fn measure(&mut self, session: &mut P::Feed) {

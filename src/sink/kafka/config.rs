@@ -2,10 +2,12 @@
 //! by the properties that the delivery guarantee depends on.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rdkafka::config::ClientConfig;
 
 use super::features;
+use super::producer::RETRY_BACKOFF_MS;
 use crate::outlet::RECORD_OVERHEAD_BYTES;
 use crate::sink::SinkError;
 
@@ -14,6 +16,13 @@ pub(crate) const MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
 /// librdkafka's default of `batch.size`, in bytes.
 const BATCH_BYTES: u32 = 1_000_000;
+
+/// How long a transaction may take by default: readers of committed records wait at most that long
+/// after walpost was killed, if it is not started again.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Requests in flight of a transactional producer.
+const TRANSACTIONAL_IN_FLIGHT: &str = "5";
 
 /// Properties that walpost sets unless the user does: the name, librdkafka's alias, and the value.
 const DEFAULTS: [(&str, &str, &str); 7] = [
@@ -99,6 +108,31 @@ pub(crate) fn client_config(config: &KafkaConfig) -> ClientConfig {
         .set("queue.buffering.max.messages", records.clamp(1000, 10_000_000).to_string())
         .set("queue.buffering.max.kbytes", kbytes.to_string());
     client
+}
+
+/// librdkafka's configuration for a transactional producer, without its `transactional.id`.
+pub(crate) fn transactional_config(config: &KafkaConfig) -> ClientConfig {
+    let timeout = transaction_timeout(config).as_millis().to_string();
+    let mut client = client_config(config);
+    if requests_in_flight(&config.properties).is_none() {
+        client.set("max.in.flight.requests.per.connection", TRANSACTIONAL_IN_FLIGHT);
+    }
+    client
+        // What it guards against makes the transaction fail.
+        .set("enable.gapless.guarantee", "false")
+        .set("transaction.timeout.ms", &timeout)
+        // librdkafka requires a limit that is not above the transaction's.
+        .set("message.timeout.ms", &timeout)
+        .set("retry.backoff.ms", RETRY_BACKOFF_MS.to_string())
+        .set("retry.backoff.max.ms", RETRY_BACKOFF_MS.to_string());
+    client
+}
+
+/// How long brokers keep a transaction open whose producer is gone.
+pub(crate) fn transaction_timeout(config: &KafkaConfig) -> Duration {
+    let given = config.properties.get("transaction.timeout.ms");
+    let given = given.and_then(|value| value.trim().parse().ok());
+    given.map_or(TRANSACTION_TIMEOUT, Duration::from_millis)
 }
 
 /// Whether the producer lets brokers create missing topics.

@@ -27,6 +27,13 @@ pub(super) struct Signals {
     pub(super) asked: AtomicBool,
 }
 
+impl Signals {
+    /// Whether a reload was requested since the last call.
+    pub(super) fn take_asked(&self) -> bool {
+        self.asked.swap(false, Ordering::SeqCst)
+    }
+}
+
 /// The reports of one producer.
 #[derive(Debug)]
 pub(super) struct Reports {

@@ -277,8 +277,8 @@ impl Counts {
         self.lock().counts.get(topic).map(|count| count.applied)
     }
 
-    /// Assigns records by the numbers that were last seen, from now on.
-    fn apply(&self) {
+    /// Assigns records by the numbers that were last seen, from now on: between two records.
+    pub(crate) fn apply(&self) {
         for count in self.lock().counts.values_mut() {
             count.applied = count.seen;
         }

@@ -29,6 +29,7 @@ mod spans;
 mod statistics;
 mod topic_lookup;
 
+pub(crate) use config::transaction_timeout;
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
 pub(super) use features::{built_in, config_error};
 pub use first_batch_gate::partition_of;
@@ -37,5 +38,5 @@ pub use metadata::{
     accepts_connections,
 };
 pub(crate) use oauth_token::token as oauth_token;
-pub use producer::{KafkaSink, ReloadHandle};
+pub use producer::{KafkaSink, ReloadHandle, TransactionalSink, Transactions};
 pub use reload::KafkaSource;

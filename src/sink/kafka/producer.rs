@@ -24,6 +24,8 @@ mod client;
 mod pool;
 mod pool_reports;
 mod swap;
+mod transactional;
+mod transactions;
 
 use std::sync::Arc;
 use std::thread;
@@ -59,6 +61,9 @@ use crate::record::Record;
 use crate::sink::{Condition, Outcome, Report, Sink, SinkError};
 
 pub use swap::ReloadHandle;
+pub use transactional::TransactionalSink;
+pub(super) use transactions::RETRY_BACKOFF_MS;
+pub use transactions::Transactions;
 
 /// How long a process that ends waits for its producer.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -160,29 +165,6 @@ impl KafkaSink {
         }
     }
 
-    /// Whether the topic exists, and has the partition that a record names.
-    fn check_topic(&mut self, topic: &str, partition: Option<i32>) -> Result<(), ProduceError> {
-        let verdict = self.topics.verdict(topic, partition, Instant::now(), || {
-            let (sender, answer) = oneshot::channel();
-            let done = |found: Found| {
-                // Nobody waits for it any more where the producer was replaced.
-                let _ = sender.send(found);
-            };
-            diagnostics::find_topic(&self.config, topic.to_owned(), done);
-            answer
-        });
-        match verdict {
-            Verdict::Go => Ok(()),
-            Verdict::Wait => Err(ProduceError::Full),
-            Verdict::Beyond(count) => {
-                let partition = partition.unwrap_or_default();
-                Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
-            }
-            Verdict::Missing if self.waits_for.is_it(topic) => Ok(()),
-            Verdict::Missing => Err(ProduceError::Refused(error::missing_topic(topic))),
-        }
-    }
-
     /// Queues a record with the producer that has its partition.
     fn send(
         &mut self,
@@ -206,29 +188,11 @@ impl KafkaSink {
             reported
         })
     }
-
-    /// To be asked once a producer that was refused a batch is gone.
-    fn make_smaller_batches(&mut self) {
-        let Some(smaller) = self.batches.refused(Instant::now()) else { return };
-        self.config.set("batch.size", smaller.to_string());
-        tracing::warn!(
-            batch_size = smaller,
-            "the broker rejected a batch of records: making smaller ones for a while, to find the \
-             one that it refuses; where only batches are too large for a topic, set -X batch.size \
-             below its max.message.bytes"
-        );
-    }
 }
 
 impl Outlet for KafkaSink {
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
-        let given = self.config.get("message.max.bytes").and_then(|max| max.trim().parse().ok());
-        if bytes <= given.unwrap_or(MESSAGE_MAX_BYTES) {
-            return Ok(());
-        }
-        let code = RDKafkaErrorCode::MessageSizeTooLarge;
-        self.metrics.publish_error(topic, &format!("{code:?}"));
-        Err(error::client_refusal(code))
+        admits(&self.config, &self.metrics, topic, bytes)
     }
 
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
@@ -247,7 +211,8 @@ impl Outlet for KafkaSink {
             return Err(ProduceError::Full);
         }
         if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
-            self.check_topic(record.topic, record.partition)?;
+            let (topics, clients) = (&mut self.topics, (&self.config, &self.waits_for));
+            check_topic(topics, clients, record.topic, record.partition)?;
         }
         if self.sizing.asks_for_round_trip() {
             self.round_trip.begin(&self.config, record.topic);
@@ -296,7 +261,9 @@ impl Sink for KafkaSink {
     fn take_conditions(&mut self) -> Vec<Condition> {
         let mut conditions = self.reports.take_conditions();
         self.ack_monitor.check(&self.config, &self.counts, &mut conditions);
-        conditions.extend(self.fatal.check(self.pool.as_ref(), Instant::now()));
+        let pool = self.pool.as_ref();
+        let fatal = || pool.and_then(ProducerPool::fatal_error);
+        conditions.extend(self.fatal.check(fatal, Instant::now()));
         let changes = self.counts.take_changes().into_iter();
         conditions.extend(changes.map(|Change { topic, before, now }| Condition::Repartitioned {
             topic,
@@ -335,7 +302,7 @@ impl Sink for KafkaSink {
             let _ = pool.end().await;
         }
         if self.reports.is_refused() {
-            self.make_smaller_batches();
+            make_smaller_batches(&mut self.batches, &mut self.config);
         }
         self.ack_monitor.replaced();
         self.spans.replaced();
@@ -357,6 +324,62 @@ impl Drop for KafkaSink {
     }
 }
 
+/// Whether the topic exists, and has the partition that a record names.
+fn check_topic(
+    topics: &mut TopicLookup,
+    (config, waits_for): (&ClientConfig, &WaitsFor),
+    topic: &str,
+    partition: Option<i32>,
+) -> Result<(), ProduceError> {
+    let verdict = topics.verdict(topic, partition, Instant::now(), || {
+        let (sender, answer) = oneshot::channel();
+        let done = |found: Found| {
+            // Nobody waits for it any more where the producer was replaced.
+            let _ = sender.send(found);
+        };
+        diagnostics::find_topic(config, topic.to_owned(), done);
+        answer
+    });
+    match verdict {
+        Verdict::Go => Ok(()),
+        Verdict::Wait => Err(ProduceError::Full),
+        Verdict::Beyond(count) => {
+            let partition = partition.unwrap_or_default();
+            Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
+        }
+        Verdict::Missing if waits_for.is_it(topic) => Ok(()),
+        Verdict::Missing => Err(ProduceError::Refused(error::missing_topic(topic))),
+    }
+}
+
+/// Whether the producer accepts a record of that size.
+fn admits(
+    config: &ClientConfig,
+    metrics: &Metrics,
+    topic: &str,
+    bytes: u64,
+) -> Result<(), Refusal> {
+    let given = config.get("message.max.bytes").and_then(|max| max.trim().parse().ok());
+    if bytes <= given.unwrap_or(MESSAGE_MAX_BYTES) {
+        return Ok(());
+    }
+    let code = RDKafkaErrorCode::MessageSizeTooLarge;
+    metrics.publish_error(topic, &format!("{code:?}"));
+    Err(error::client_refusal(code))
+}
+
+/// To be called once a producer that was refused a batch is gone.
+fn make_smaller_batches(batches: &mut BatchSize, config: &mut ClientConfig) {
+    let Some(smaller) = batches.refused(Instant::now()) else { return };
+    config.set("batch.size", smaller.to_string());
+    tracing::warn!(
+        batch_size = smaller,
+        "the broker rejected a batch of records: making smaller ones for a while, to find the \
+         one that it refuses; where only batches are too large for a topic, set -X batch.size \
+         below its max.message.bytes"
+    );
+}
+
 /// Sees whether a producer is of no use any more: not every such error is called back.
 struct Fatal {
     checked_at: Instant,
@@ -368,12 +391,17 @@ impl Fatal {
         Self { checked_at: now, reported: false }
     }
 
-    fn check(&mut self, pool: Option<&ProducerPool>, now: Instant) -> Option<Condition> {
+    /// `error`: why the producer has failed for good, if it has.
+    fn check(
+        &mut self,
+        error: impl FnOnce() -> Option<(RDKafkaErrorCode, String)>,
+        now: Instant,
+    ) -> Option<Condition> {
         if self.reported || now.saturating_duration_since(self.checked_at) < FATAL_CHECK_INTERVAL {
             return None;
         }
         self.checked_at = now;
-        let (code, reason) = pool?.fatal_error()?;
+        let (code, reason) = error()?;
         // Of a record that was refused: it is reported, and replayed.
         self.reported = code != RDKafkaErrorCode::GaplessGuarantee;
         self.reported.then_some(Condition::Broken(reason))

@@ -1,7 +1,7 @@
 //! One librdkafka producer: its callbacks, and what is sent with it.
 
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -29,11 +29,16 @@ const POLLS_MAX: usize = 64;
 /// The client below a sink.
 pub(super) type Producer = BaseProducer<Context, KeyPartitioner>;
 
+/// The opaque of a record that is walpost's own, and not an event: its state.
+pub(super) const OWN_RECORD: usize = usize::MAX;
+
 /// librdkafka's callbacks.
 pub(super) struct Context {
     reports: Arc<Reports>,
     metrics: Arc<Metrics>,
     partitioner: KeyPartitioner,
+    /// What became of walpost's own record.
+    own_record: Mutex<Option<Result<(), KafkaError>>>,
 }
 
 /// Drops producers, each on a thread of its own, since that purges it and joins
@@ -72,7 +77,13 @@ impl Context {
             reports: Arc::clone(reports),
             metrics: Arc::clone(metrics),
             partitioner: KeyPartitioner::new(Arc::clone(counts)),
+            own_record: Mutex::default(),
         }
+    }
+
+    /// What became of walpost's own record, if it was reported since the last call.
+    pub(super) fn take_own_record(&self) -> Option<Result<(), KafkaError>> {
+        self.own_record.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -139,8 +150,13 @@ impl ProducerContext<KeyPartitioner> for Context {
     }
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        crash_points::point!("callback");
         self.reports.event();
+        if opaque == OWN_RECORD {
+            let outcome = result.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
+            *self.own_record.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            return;
+        }
+        crash_points::point!("callback");
         let (outcome, published) = match result {
             Ok(message) => {
                 let len = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);

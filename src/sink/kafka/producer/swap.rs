@@ -108,6 +108,10 @@ impl Successor {
 pub struct ReloadHandle(Arc<Signals>);
 
 impl ReloadHandle {
+    pub(super) fn new(signals: &Arc<Signals>) -> Self {
+        Self(Arc::clone(signals))
+    }
+
     /// Soon, and with a line in the log in any case.
     pub fn reload(&self) {
         self.0.asked.store(true, Ordering::SeqCst);
@@ -126,7 +130,7 @@ impl KafkaSink {
 
     /// A handle that requests a reload.
     pub fn reload_handle(&self) -> ReloadHandle {
-        ReloadHandle(Arc::clone(&self.signals))
+        ReloadHandle::new(&self.signals)
     }
 
     /// Whether records have to wait for the producer that is to follow.
@@ -145,7 +149,7 @@ impl KafkaSink {
             self.reload.set_healthy();
         }
         let now = Instant::now();
-        let asked = self.signals.asked.swap(false, Ordering::SeqCst);
+        let asked = self.signals.take_asked();
         if asked || self.reload.is_due(now) {
             self.reload_properties(asked, now);
         }

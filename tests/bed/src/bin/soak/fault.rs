@@ -7,9 +7,9 @@ use std::time::Duration;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
 use walpost_bed::{Proxy, Stop};
 
-use crate::Broken;
 use crate::rng::Rng;
 use crate::services::Services;
+use crate::{Broken, Delivery};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -56,6 +56,10 @@ const POINTS: [(&str, &str); 4] = [
     ("acknowledged", "return"),
     ("callback", "panic"),
 ];
+
+/// Further ones of exactly-once mode: before and after the Kafka transaction ends.
+const COMMIT_POINTS: [(&str, &str); 2] =
+    [("state_acknowledged", "return"), ("committed", "return")];
 
 /// SIGABRT.
 const ABORTED: Option<i32> = Some(6);
@@ -154,8 +158,11 @@ impl Fault {
 
 /// It starts with a point armed and dies there.
 async fn crash(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
-    let (point, how) = rng.one_of(&POINTS);
-    let armed = format!("{point}={}*off->{how}", rng.of(0..200));
+    let in_commit = services.delivery == Delivery::ExactlyOnce && rng.of(0..2) == 0;
+    let (point, how) = rng.one_of(if in_commit { &COMMIT_POINTS[..] } else { &POINTS[..] });
+    // The first commit is that of the claim.
+    let before = rng.of(if in_commit { 0..20 } else { 0..200 });
+    let armed = format!("{point}={before}*off->{how}");
     services.walpost.kill9().await;
     services.start_walpost(Some(&armed));
     let status = services.walpost.wait(LONG_TIMEOUT).await;

@@ -1,10 +1,11 @@
 //! The program behind `make soak`: a writer, PostgreSQL, walpost and Kafka, of which one is killed
 //! at random, again and again.
 //!
-//! `soak KILLS [SEED]`. After each kill delivery must resume, nothing may be confirmed without
-//! having been published, and the oracle checks the published records. At the end it prints a
-//! table, and exits with 1 on any violation. The same seed chooses the same kills, though not at
-//! exactly the same moments.
+//! `soak KILLS [SEED]`, with `WALPOST_SOAK_DELIVERY=exactly-once` for that mode. After each kill
+//! delivery must resume, nothing may be confirmed without having been published, and the oracle
+//! checks the published records, of which none may be a repeat in exactly-once mode. At the end it
+//! prints a table, and exits with 1 on any violation. The same seed chooses the same kills, though
+//! not at exactly the same moments.
 
 mod fault;
 mod report;
@@ -33,10 +34,16 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    println!("{kills} kills; SEED={seed} chooses the same ones again");
+    let mode = std::env::var("WALPOST_SOAK_DELIVERY");
+    let mode = mode.as_deref().unwrap_or(Delivery::AtLeastOnce.name());
+    let Some(delivery) = Delivery::from_name(mode) else {
+        eprintln!("soak: WALPOST_SOAK_DELIVERY is neither at-least-once nor exactly-once");
+        return ExitCode::from(2);
+    };
+    println!("{kills} kills, {}; SEED={seed} chooses the same ones again", delivery.name());
     let report = Arc::new(Mutex::new(Report::default()));
     // On a task of its own: a panic of the bed's is a failure as any other.
-    let soaking = rounds::soak(kills, seed, Arc::clone(&report));
+    let soaking = rounds::soak(kills, seed, delivery, Arc::clone(&report));
     let here = LocalSet::new();
     let ended = here.run_until(async {
         tokio::select! {
@@ -53,6 +60,26 @@ async fn main() -> ExitCode {
             eprintln!("soak: SEED={seed}: {broken}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The delivery mode of walpost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    AtLeastOnce,
+    ExactlyOnce,
+}
+
+impl Delivery {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AtLeastOnce => "at-least-once",
+            Self::ExactlyOnce => "exactly-once",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::AtLeastOnce, Self::ExactlyOnce].into_iter().find(|one| one.name() == name)
     }
 }
 

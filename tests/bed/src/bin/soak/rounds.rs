@@ -12,11 +12,11 @@ use walpost_bed::oracle::{Row, Verdict, judge};
 use walpost_bed::writer::{Writer, lsn};
 use walpost_bed::{Consumed, read_all, within};
 
-use crate::Broken;
 use crate::fault::Fault;
 use crate::report::Report;
 use crate::rng::Rng;
 use crate::services::Services;
+use crate::{Broken, Delivery};
 
 /// Rounds in an epoch.
 const EPOCH: u64 = 25;
@@ -34,9 +34,14 @@ struct Past {
     rolled_back: Vec<String>,
 }
 
-pub(crate) async fn soak(kills: u64, seed: u64, report: Arc<Mutex<Report>>) -> Result<(), Broken> {
+pub(crate) async fn soak(
+    kills: u64,
+    seed: u64,
+    delivery: Delivery,
+    report: Arc<Mutex<Report>>,
+) -> Result<(), Broken> {
     let mut rng = Rng::new(seed);
-    let mut services = Services::set().await;
+    let mut services = Services::set(delivery).await;
     let mut deck = Vec::new();
     let mut past = None;
     let began = Instant::now();
@@ -163,7 +168,11 @@ fn check_verdict(
     report: &Mutex<Report>,
     verdict: &Verdict,
 ) -> Result<(), Broken> {
-    if verdict.is_ok() {
+    let is_kept = match services.delivery {
+        Delivery::AtLeastOnce => verdict.is_ok(),
+        Delivery::ExactlyOnce => verdict.is_exact(),
+    };
+    if is_kept {
         return Ok(());
     }
     locked(report).add_verdict(verdict);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, proxied};
 use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, within};
 
-use crate::Broken;
 use crate::rng::Rng;
+use crate::{Broken, Delivery};
 
 /// How soon the server gives a session up: within what a dead link may last.
 const SESSION_LIMIT: Duration = Duration::from_secs(3);
@@ -17,6 +17,7 @@ pub(crate) struct Services {
     pub(crate) postgres_link: Proxy,
     pub(crate) kafka_link: Proxy,
     pub(crate) walpost: Walpost,
+    pub(crate) delivery: Delivery,
     /// Starts of walpost after the first.
     pub(crate) restarts: u64,
     /// How often it was killed while something else was away.
@@ -24,14 +25,15 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    pub(crate) async fn set() -> Self {
+    pub(crate) async fn set(delivery: Delivery) -> Self {
         let kafka_link = Proxy::start().await;
         let kafka = Kafka::builder().behind(kafka_link.port()).start().await;
         kafka_link.point_at(kafka.proxied_port().expect("it is behind a proxy"));
         let postgres = Postgres::builder(Major::V15).wal_sender_timeout(SESSION_LIMIT);
         let bootstrap = format!("127.0.0.1:{}", kafka_link.port());
         let fixture = Fixture::with_brokers(postgres, &bootstrap).await;
-        let mut fixture = fixture.option("--state-topic", "walpost.state");
+        let fixture = fixture.option("--state-topic", "walpost.state");
+        let mut fixture = fixture.option("--delivery", delivery.name());
         let adopt = fixture.command("adopt").arg("--apply").start();
         let adopted = adopt.wait(LONG_TIMEOUT).await.is_some_and(|status| status.success());
         assert!(adopted, "adopt failed: {:?}", adopt.stderr());
@@ -44,6 +46,7 @@ impl Services {
             postgres_link,
             kafka_link,
             walpost,
+            delivery,
             restarts: 0,
             killed_meanwhile: 0,
         }

@@ -1,0 +1,273 @@
+//! The sink of exactly-once delivery: one transactional producer, which the state topic's thread
+//! opens and commits ([`Transactions`]).
+//!
+//! No first-batch gate: a failed delivery makes the transaction fail as a whole. Several requests may
+//! be in flight for the same reason. There is one producer, since a transaction belongs to one.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rdkafka::config::ClientConfig;
+use tokio::time::sleep;
+
+use super::client::{self, produce_error};
+use super::pool::PoolParts;
+use super::transactions::{Live, Readiness, Transactions};
+use super::{Fatal, ReloadHandle, admits, check_topic, make_smaller_batches};
+use crate::crash_points;
+use crate::ledger::Seq;
+use crate::metrics::Metrics;
+use crate::outlet::{Outlet, ProduceError, Refusal};
+use crate::record::Record;
+use crate::sink::kafka::ack_monitor::AckMonitor;
+use crate::sink::kafka::batch_size::BatchSize;
+use crate::sink::kafka::config::{batch_bytes, transactional_config};
+use crate::sink::kafka::delivery_reports::Signals;
+use crate::sink::kafka::first_batch_gate::{Change, Counts};
+use crate::sink::kafka::poll_interval::PollInterval;
+use crate::sink::kafka::reload::{ReadResult, Reload};
+use crate::sink::kafka::spans::Spans;
+use crate::sink::kafka::topic_lookup::TopicLookup;
+use crate::sink::kafka::{error, features};
+use crate::sink::{Condition, KafkaConfig, KafkaSource, Report, Sink, SinkError, WaitsFor};
+
+/// A transactional producer behind the [`Sink`] trait.
+pub struct TransactionalSink {
+    transactions: Transactions,
+    live: Option<Arc<Live>>,
+    config: ClientConfig,
+    batches: BatchSize,
+    counts: Arc<Counts>,
+    topics: TopicLookup,
+    waits_for: WaitsFor,
+    ack_monitor: AckMonitor,
+    signals: Arc<Signals>,
+    poll_interval: PollInterval,
+    reload: Reload,
+    fatal: Fatal,
+    metrics: Arc<Metrics>,
+    spans: Spans,
+}
+
+impl TransactionalSink {
+    /// A sink that takes records once its [`TransactionalSink::transactions`] are open.
+    pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
+        let (batch_bytes, reload) = (batch_bytes(&config.properties), Reload::new(config));
+        let waits_for = config.waits_for.clone();
+        let config = transactional_config(config);
+        features::require(&config)?;
+        let (signals, counts) = (Arc::<Signals>::default(), Arc::<Counts>::default());
+        let parts = PoolParts {
+            signals: Arc::clone(&signals),
+            counts: Arc::clone(&counts),
+            metrics: Arc::clone(&metrics),
+        };
+        metrics.sink_producers.set(1);
+        Ok(Self {
+            transactions: Transactions::new(config.clone(), parts),
+            live: None,
+            config,
+            batches: BatchSize::new(batch_bytes),
+            counts,
+            topics: TopicLookup::default(),
+            waits_for,
+            ack_monitor: AckMonitor::new(Instant::now()),
+            signals,
+            poll_interval: PollInterval::default(),
+            reload,
+            fatal: Fatal::new(Instant::now()),
+            metrics,
+            spans: Spans::default(),
+        })
+    }
+
+    /// What opens and commits its transactions.
+    pub fn transactions(&self) -> Transactions {
+        self.transactions.clone()
+    }
+
+    /// Reads its properties again from `source` when [`ReloadHandle::reload`] asks for it, and while
+    /// Kafka cannot be used. Changed ones replace the producer.
+    #[must_use]
+    pub fn reloading_from(mut self, source: KafkaSource) -> Self {
+        self.reload.set_source(source);
+        self
+    }
+
+    /// A handle that requests a reload.
+    pub fn reload_handle(&self) -> ReloadHandle {
+        ReloadHandle::new(&self.signals)
+    }
+
+    fn poll(&self) {
+        if let Some(live) = &self.live
+            && let Ok(producer) = live.producer()
+            && client::poll(producer, &live.reports)
+        {
+            self.poll_interval.note_activity(Instant::now());
+        }
+    }
+
+    /// The current producer: another thread opens it.
+    fn refresh(&mut self) {
+        let current = self.transactions.current();
+        let same = match (&self.live, &current) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            self.forget();
+            self.live = current;
+            self.fatal = Fatal::new(Instant::now());
+        }
+    }
+
+    /// Nothing of a discarded producer counts.
+    fn forget(&mut self) {
+        if self.live.take().is_some_and(|live| live.reports.is_refused()) {
+            make_smaller_batches(&mut self.batches, &mut self.config);
+        }
+        self.ack_monitor.replaced();
+        self.spans.replaced();
+        self.topics.forget();
+    }
+
+    /// Restores the batch size, and replaces the properties if they have changed.
+    fn check_reload(&mut self, conditions: &mut Vec<Condition>) {
+        let now = Instant::now();
+        if conditions.iter().any(|condition| {
+            matches!(condition, Condition::Unreachable(_) | Condition::Unauthenticated(_))
+        }) {
+            self.reload.set_unhealthy();
+        }
+        let asked = self.signals.take_asked();
+        if !asked && !self.reload.is_due(now) {
+            return;
+        }
+        if let ReadResult::Changed(changed) = self.reload.read(asked, now) {
+            let config = transactional_config(&changed.config);
+            if let Err(error) = features::require(&config) {
+                return self.reload.reject(&changed, &error.to_string());
+            }
+            self.reload.applied(&changed);
+            self.batches = BatchSize::new(batch_bytes(&changed.config.properties));
+            self.config = config;
+            tracing::info!("reloaded the Kafka properties and their files: changed");
+            conditions.push(Condition::Broken("the Kafka properties were changed".to_owned()));
+        }
+    }
+}
+
+impl Outlet for TransactionalSink {
+    fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
+        admits(&self.config, &self.metrics, topic, bytes)
+    }
+
+    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+        let Ok(opaque) = usize::try_from(seq.as_u64()) else {
+            return Err(ProduceError::Broken("production numbers are used up".into()));
+        };
+        let Some(live) = self.live.clone() else { return Err(ProduceError::Full) };
+        if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
+            check_topic(
+                &mut self.topics,
+                (&self.config, &self.waits_for),
+                record.topic,
+                record.partition,
+            )?;
+        }
+        let producer = live.producer().map_err(|error| ProduceError::Broken(error.to_string()))?;
+        match live.begin() {
+            Ok(Readiness::Ready) => {}
+            Ok(Readiness::Busy) => return Err(ProduceError::Full),
+            Ok(Readiness::Spent) => return Err(ProduceError::Broken(SPENT.to_owned())),
+            Err(error) => return Err(ProduceError::Broken(error.to_string())),
+        }
+        client::send(producer, record, record.partition, opaque).map_err(|error| {
+            let fatal = rdkafka::producer::Producer::client(producer).fatal_error();
+            let reported = produce_error(&error, fatal.as_ref(), record.topic);
+            if matches!(reported, ProduceError::Refused(_)) {
+                self.metrics.publish_error(record.topic, &error::code_name(&error));
+            }
+            reported
+        })?;
+        crash_points::point!("produced");
+        let now = Instant::now();
+        self.poll_interval.note_activity(now);
+        self.ack_monitor.produced(seq, now);
+        self.spans.produced(seq, record);
+        Ok(())
+    }
+}
+
+/// Why a producer is replaced after a slow commit.
+const SPENT: &str = "a commit took so long that its request may have been repeated";
+
+impl Sink for TransactionalSink {
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        self.refresh();
+        self.poll();
+        let Some(live) = &self.live else { return };
+        let before = into.len();
+        for (topic, published) in live.reports.take(into) {
+            self.metrics.published(&topic, published);
+        }
+        self.ack_monitor.reported(&into[before..], Instant::now(), &self.metrics);
+        self.spans.reported(&into[before..]);
+        if into.len() > before {
+            self.reload.set_healthy();
+        }
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        let mut conditions =
+            self.live.as_ref().map(|live| live.reports.take_conditions()).unwrap_or_default();
+        if self.live.as_ref().is_some_and(|live| live.is_spent()) {
+            conditions.push(Condition::Broken(SPENT.to_owned()));
+        }
+        let live = self.live.as_ref();
+        conditions.extend(self.fatal.check(|| live?.fatal_error(), Instant::now()));
+        self.ack_monitor.check(&self.config, &self.counts, &mut conditions);
+        let changes = self.counts.take_changes().into_iter();
+        // Between two records.
+        self.counts.apply();
+        conditions.extend(changes.map(|Change { topic, before, now }| Condition::Repartitioned {
+            topic,
+            before,
+            now,
+        }));
+        self.check_reload(&mut conditions);
+        conditions
+    }
+
+    fn is_connected(&self) -> Option<bool> {
+        self.live.as_ref()?.reports.is_connected()
+    }
+
+    async fn wait_for_events(&self, eager: bool) {
+        loop {
+            if eager && self.live.as_ref().is_some_and(|live| live.reports.is_waiting()) {
+                return;
+            }
+            tokio::select! {
+                // As in the other sink: a condition that waits comes before a poll.
+                biased;
+                () = self.signals.stirred.notified() => return,
+                () = sleep(self.poll_interval.until_next_poll(Instant::now(), eager)) => self.poll(),
+            }
+        }
+    }
+
+    /// Only discards the producer, with its transaction: the next opening makes another.
+    async fn replace_producer(&mut self) -> Result<(), SinkError> {
+        self.transactions.discard();
+        self.forget();
+        if self.batches.is_due(Instant::now()) {
+            self.config.set("batch.size", self.batches.configured().to_string());
+            self.batches.restored(Instant::now());
+        }
+        self.transactions.configure(self.config.clone());
+        Ok(())
+    }
+}
