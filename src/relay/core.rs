@@ -275,6 +275,8 @@ impl Core {
         let quiet = self.ledger.in_flight_records() == 0;
         match &self.phase {
             Phase::Running => false,
+            // Without its producer, a Kafka transaction is not committed any more.
+            Phase::Draining if self.is_exactly_once() && self.replay.is_some() => true,
             Phase::Draining => quiet && (!self.is_within_events() || self.replay.is_some()),
             // Withdrawn records may never be reported, so nothing waits for them.
             Phase::Halting { all_before_durable, .. } => {
@@ -332,6 +334,9 @@ impl Core {
     pub fn keepalive(&mut self, wal_end: Lsn) {
         if self.interrupted.as_ref().is_some_and(|interrupted| interrupted.commit_lsn < wal_end) {
             // The interrupted transaction was not sent again, so nothing may wait for it.
+            if self.is_within_produced() {
+                self.note_withdrawn();
+            }
             self.interrupted = None;
             self.ledger.withdraw();
         }
@@ -347,6 +352,9 @@ impl Core {
         self.ledger.delivered(seq);
         if was_isolated || self.is_isolated(seq) {
             self.isolation = None;
+            // In exactly-once mode it would be isolated again and again, if each time another record
+            // makes the transaction fail.
+            self.request_commit(CommitAt::Boundary);
         }
     }
 
@@ -422,8 +430,12 @@ impl Core {
     /// halt behind undelivered records is cancelled, and its cause is found again: its whole
     /// transaction is then taken again.
     pub fn session_lost(&mut self) {
+        let has_part = self.is_within_produced();
         let open = self.transaction.take();
         if matches!(self.phase, Phase::Halting { .. }) {
+            if has_part {
+                self.note_withdrawn();
+            }
             self.interrupted = None;
             let undelivered = self.ledger.withdraw();
             if undelivered > 0

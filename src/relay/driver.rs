@@ -242,6 +242,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Applies delivery reports, the sink's conditions and a stop order, and logs what changed.
     fn settle(&mut self) -> Result<(), RelayError> {
         self.take_reports();
+        if let Some(keeper) = &mut self.state {
+            keeper.note_failures(&mut self.core);
+        }
         self.check_sink()?;
         self.log_refused_messages();
         let Diagnostics { stats, event_log, stuck_stream, .. } = &mut self.diagnostics;

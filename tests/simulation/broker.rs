@@ -12,12 +12,15 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
+use walpost::Lsn;
 use walpost::ledger::Seq;
 use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::record::{Record, dead_letter};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
+use walpost::state::State;
 
 use crate::process::DEAD_LETTERS;
+use crate::state_topic::adopted;
 use crate::trace::TraceEvent;
 use crate::wal::{PARTITIONS, Poison};
 use crate::world::{Shared, World};
@@ -27,7 +30,7 @@ const LETTERS: usize = PARTITIONS;
 
 const LANES: usize = PARTITIONS + 1;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Broker {
     /// Until when, in milliseconds, the brokers are unreachable, or slow.
     pub(crate) away_until: u64,
@@ -40,6 +43,29 @@ pub(crate) struct Broker {
     pub(crate) replacement_ms: Option<u64>,
     pub(crate) replacement_fails: bool,
     pub(crate) producers: Vec<Producer>,
+    /// The record in the state topic.
+    pub(crate) state: State,
+}
+
+impl Broker {
+    /// The position in the state topic is that of the slot.
+    pub(crate) fn new(slot: Lsn) -> Self {
+        Self {
+            away_until: 0,
+            slow_until: 0,
+            loses: None,
+            full_until: 0,
+            replacement_ms: None,
+            replacement_fails: false,
+            producers: Vec::new(),
+            state: adopted(slot),
+        }
+    }
+
+    /// The transactional producer of that process, fenced or not, if it is not discarded.
+    pub(crate) fn transactional(&self, process: usize) -> Option<usize> {
+        self.producers.iter().rposition(|producer| producer.owner == Some(process))
+    }
 }
 
 /// The state of the diagnosis of missing acknowledgements, in milliseconds.
@@ -61,6 +87,10 @@ enum Diagnosis {
 pub(crate) struct Producer {
     /// Whether its owner has not released it.
     pub(crate) open: bool,
+    /// The process of a transactional producer.
+    owner: Option<usize>,
+    /// What it has appended in its open transaction.
+    transaction: Vec<TraceEvent>,
     queues: Vec<VecDeque<(Seq, usize)>>,
     queued: usize,
     /// The number of members: member n has the partitions whose number modulo this is n.
@@ -208,11 +238,16 @@ impl World {
         if !refused && lost != Some(false) {
             for (_, event) in &batch {
                 let event = *event;
-                self.note(if is_letter {
+                let appended = if is_letter {
                     TraceEvent::DeadLettered { event }
                 } else {
                     TraceEvent::Appended { producer: at, event }
-                });
+                };
+                if self.broker.producers[at].owner.is_some() {
+                    self.broker.producers[at].transaction.push(appended);
+                } else {
+                    self.note(appended);
+                }
             }
         }
         let reports = batch.iter().map(|(seq, _)| Report::new(*seq, outcome.clone())).collect();
@@ -267,7 +302,9 @@ impl World {
         let members = if self.schedule.several { self.rng.usize(1..=3) } else { 1 };
         self.broker.producers.push(Producer {
             open: true,
-            queues: empty_queues(),
+            owner: None,
+            transaction: Vec::new(),
+            queues: vec![VecDeque::new(); LANES],
             queued: 0,
             members,
             stopped: [false; LANES],
@@ -289,6 +326,32 @@ impl World {
         let producer = self.broker.producers.len() - 1;
         self.note(TraceEvent::Made { process, producer });
         producer
+    }
+
+    /// All transactional producers are fenced; their transactions are aborted.
+    pub(crate) fn fence(&mut self) {
+        let producers = self.broker.producers.iter_mut();
+        for producer in producers.filter(|producer| producer.owner.is_some() && producer.open) {
+            producer.open = false;
+            producer.condition(Condition::Broken("fenced".into()));
+        }
+    }
+
+    pub(crate) fn new_transactional_producer(&mut self, process: usize) {
+        let new = self.new_producer(process);
+        // The next producer makes smaller batches.
+        let refused = self.broker.producers.iter().any(|one| one.refused);
+        let producer = &mut self.broker.producers[new];
+        (producer.owner, producer.members, producer.refused) = (Some(process), 1, refused);
+    }
+
+    /// Ends the open transaction; what it has appended.
+    pub(crate) fn take_transaction(&mut self, at: usize) -> Vec<TraceEvent> {
+        if !self.broker.producers[at].in_flight.is_empty() {
+            let text = "I9: a transaction is committed with records in flight".to_owned();
+            self.note(TraceEvent::Strange(text));
+        }
+        std::mem::take(&mut self.broker.producers[at].transaction)
     }
 
     /// The event of the record; records a violation if the record differs from its row.
@@ -355,10 +418,6 @@ fn too_large() -> Refusal {
     Refusal { ground: Ground::Size, may_pass: false, reason: "message too large".to_owned() }
 }
 
-fn empty_queues() -> Vec<VecDeque<(Seq, usize)>> {
-    vec![VecDeque::new(); LANES]
-}
-
 /// A relay's producer, and its replacements.
 pub(crate) struct SimSink {
     world: Shared,
@@ -369,12 +428,39 @@ pub(crate) struct SimSink {
     ending: Option<usize>,
     /// The remaining reports of the previous producer.
     left: Vec<Report>,
+    /// Whether another part opens its producer.
+    is_transactional: bool,
 }
 
 impl SimSink {
     pub(crate) fn new(world: &Shared, process: usize) -> Self {
-        let producer = Some(world.lock().new_producer(process));
-        Self { world: world.clone(), process, producer, ending: None, left: Vec::new() }
+        let mut locked = world.lock();
+        let is_transactional = locked.schedule.exactly_once;
+        let producer = (!is_transactional).then(|| locked.new_producer(process));
+        drop(locked);
+        let (world, left) = (world.clone(), Vec::new());
+        Self { world, process, producer, ending: None, left, is_transactional }
+    }
+
+    /// The number of the current producer.
+    fn current(&self) -> Option<usize> {
+        if self.is_transactional {
+            return self.world.lock().broker.transactional(self.process);
+        }
+        self.producer
+    }
+
+    /// Discards the transactional producer, and its transaction.
+    fn discard(&mut self) {
+        let current = self.current();
+        let mut world = self.world.lock();
+        if let Some(at) = current {
+            let producer = &mut world.broker.producers[at];
+            (producer.open, producer.owner) = (false, None);
+            let waiting = std::mem::take(&mut producer.waiting);
+            self.left.append(&mut Self::observe(&mut world, at, waiting));
+        }
+        world.note(TraceEvent::Discarded { process: self.process });
     }
 
     /// Records the reports that the relay is about to read.
@@ -396,7 +482,7 @@ impl SimSink {
 
 impl Outlet for SimSink {
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
-        let Some(at) = self.producer else {
+        let Some(at) = self.current() else {
             return Err(ProduceError::Broken("there is no producer".into()));
         };
         let mut world = self.world.lock();
@@ -407,7 +493,7 @@ impl Outlet for SimSink {
         let partition = event_of.map_or(0, crate::wal::Event::partition);
         let partition = if is_letter { LETTERS } else { partition };
         let producer = &world.broker.producers[at];
-        if producer.has_failed(partition) {
+        if producer.has_failed(partition) || !producer.open {
             return Err(ProduceError::Broken("the producer has failed".into()));
         }
         if producer.in_flight.len() >= room || now < world.broker.full_until {
@@ -433,14 +519,14 @@ impl Outlet for SimSink {
 impl Sink for SimSink {
     fn take_reports(&mut self, into: &mut Vec<Report>) {
         into.append(&mut self.left);
-        let Some(at) = self.producer.or(self.ending) else { return };
+        let Some(at) = self.current().or(self.ending) else { return };
         let mut world = self.world.lock();
         let waiting = std::mem::take(&mut world.broker.producers[at].waiting);
         into.append(&mut Self::observe(&mut world, at, waiting));
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
-        let Some(at) = self.producer else { return Vec::new() };
+        let Some(at) = self.current() else { return Vec::new() };
         let mut world = self.world.lock();
         world.wonder(at);
         std::mem::take(&mut world.broker.producers[at].conditions)
@@ -452,7 +538,7 @@ impl Sink for SimSink {
     }
 
     async fn wait_for_events(&self, eager: bool) {
-        let Some(at) = self.producer else {
+        let Some(at) = self.current() else {
             return std::future::pending().await;
         };
         let stirred = {
@@ -468,6 +554,10 @@ impl Sink for SimSink {
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
+        if self.is_transactional {
+            self.discard();
+            return Ok(());
+        }
         self.ending = self.producer.take().or(self.ending);
         let (usual, slow) = {
             let mut world = self.world.lock();
@@ -503,7 +593,7 @@ impl Sink for SimSink {
 
 impl Drop for SimSink {
     fn drop(&mut self) {
-        if let Some(at) = self.producer.or(self.ending) {
+        if let Some(at) = self.current().or(self.ending) {
             self.world.lock().broker.producers[at].open = false;
         }
     }

@@ -6,6 +6,7 @@ mod feeds;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use walpost::Lsn;
+use walpost::position::EventPosition;
 use walpost::record::Policy;
 use walpost::relay::Summary;
 use walpost::sink::Outcome;
@@ -188,6 +189,10 @@ impl<'a> Checker<'a> {
                 self.producers.push(Producer { process: *process, ..Producer::default() });
                 self.process(*process).whole = Lsn::ZERO;
             }
+            TraceEvent::Discarded { process } => self.process(*process).whole = Lsn::ZERO,
+            TraceEvent::StateRead { process, upto, partial } => {
+                self.state_read(*process, *upto, *partial);
+            }
             TraceEvent::Produced { producer, event, in_flight_bytes, .. } => {
                 let commit = self.log.events[*event].commit;
                 let process = self.producers[*producer].process;
@@ -203,6 +208,7 @@ impl<'a> Checker<'a> {
                 if self.log.events[*event].poison == Poison::None {
                     return Err(format!("event {event} is a dead letter without a reason"));
                 }
+                self.is_new(*event)?;
                 self.appended.insert(*event);
             }
             TraceEvent::Appended { producer, event } => return self.append(*producer, *event),
@@ -228,6 +234,27 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// What is committed with the position in the state topic is delivered, perhaps by another process.
+    fn state_read(&mut self, number: usize, upto: Lsn, partial: Option<EventPosition>) {
+        let is_before = |item: &&Item| match item.commit() {
+            Some(commit) => commit < upto,
+            None => item.end() <= upto,
+        };
+        let before = self.log.items.iter().take_while(is_before).count();
+        let events = &self.log.events;
+        let is_part = |number: &usize| {
+            let (commit, ordinal) = (events[*number].commit, events[*number].ordinal);
+            partial.is_some_and(|it| it.commit_lsn == commit && ordinal < it.ordinal)
+        };
+        let part: Vec<usize> = (0..events.len()).filter(is_part).collect();
+        let process = self.process(number);
+        process.known = process.known.max(upto);
+        process.feeds.committed_before(before);
+        for event in part {
+            process.feeds.produced(event);
+        }
+    }
+
     /// I5: a session resumes where the process was.
     fn opened(&mut self, now_ms: u64, event: &TraceEvent) -> Verdict {
         let TraceEvent::Opened {
@@ -246,7 +273,10 @@ impl<'a> Checker<'a> {
         let number = *number;
         let all = self.sessions.len();
         let since = self.process(number).unpassed;
-        if *passed && self.sessions[since..].iter().all(|owner| *owner == number) {
+        // In exactly-once mode the operator may have adopted the position between two sessions.
+        let is_adopted = self.schedule.exactly_once && self.was(InjectedFault::SlotMoved);
+        let is_alone = self.sessions[since..].iter().all(|owner| *owner == number);
+        if *passed && is_alone && !is_adopted {
             return Err(format!("I12: only a foreign client has advanced the slot to {start}"));
         }
         self.sessions.push(number);
@@ -384,7 +414,16 @@ impl<'a> Checker<'a> {
             ));
         }
         self.front[partition] = Some(front.map_or(place, |front| front.max(place)));
+        self.is_new(event)?;
         self.appended.insert(event);
+        Ok(())
+    }
+
+    /// I9: in exactly-once mode no event is committed twice.
+    fn is_new(&self, event: usize) -> Verdict {
+        if self.schedule.exactly_once && self.appended.contains(&event) {
+            return Err(format!("I9: event {event} is published twice"));
+        }
         Ok(())
     }
 
@@ -456,7 +495,9 @@ impl<'a> Checker<'a> {
         // start repeats nothing of what it read in that session.
         let had_a_session = process.took && !process.cut_off && process.let_go_ms == Some(now_ms);
         let in_time = |stop: u64| now_ms < stop + self.schedule.drain_timeout_ms * 3 / 4;
+        // In exactly-once mode a failed commit repeats nothing.
         let undisturbed = had_a_session
+            && !self.schedule.exactly_once
             && process.stop_ms.is_some_and(in_time)
             && !process.failed
             && summary.undrained == 0;
@@ -490,9 +531,12 @@ impl<'a> Checker<'a> {
         let Some(at) = at.filter(|at| self.log.events[*at].poison != Poison::None) else {
             return Some("that event can be delivered".into());
         };
+        // In exactly-once mode its own transaction is not published in part.
+        let is_own = |event: usize| self.log.events[event].commit == commit;
         let missing = |event: &usize| {
             let given_up = self.given_up.contains(&self.log.events[*event].item);
-            !given_up && !self.appended.contains(event)
+            let is_pending = self.schedule.exactly_once && is_own(*event);
+            !given_up && !is_pending && !self.appended.contains(event)
         };
         let missing = (0..at).find(missing).filter(|_| sure);
         missing.map(|event| format!("event {event} before it was not delivered"))
@@ -506,6 +550,11 @@ impl<'a> Checker<'a> {
             }
             SourceError::Slot(SlotError::Advanced { .. }) => {
                 others || self.was(InjectedFault::SlotMoved) || !self.given_up.is_empty()
+            }
+            SourceError::Slot(SlotError::AheadOfState { .. }) => {
+                self.was(InjectedFault::SlotMoved)
+                    || self.was(InjectedFault::SlotDropped)
+                    || !self.given_up.is_empty()
             }
             SourceError::Slot(SlotError::OtherServer { .. }) => {
                 self.was(InjectedFault::OtherServer)

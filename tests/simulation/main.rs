@@ -12,6 +12,7 @@ mod feed;
 mod process;
 mod schedule;
 mod server;
+mod state_topic;
 mod trace;
 mod wal;
 mod world;

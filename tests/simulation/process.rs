@@ -13,11 +13,15 @@ use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::record::{Policies, Policy};
 use walpost::record::{RecordConfig, Router};
 use walpost::relay::core::{Core, Halt};
-use walpost::relay::{Relay, RelayError, RelaySettings, StopHandle, Summary, Until, stop_channel};
-use walpost::source::{CatchUp, SourceError};
+use walpost::relay::{
+    CommitLimits, Relay, RelayError, RelaySettings, StateSettings, StopHandle, Summary, Until,
+    stop_channel,
+};
+use walpost::source::{CatchUp, SlotError, SourceError};
 
 use crate::broker::SimSink;
 use crate::feed::SimSource;
+use crate::state_topic::SimStore;
 use crate::trace::{Exit, TraceEvent};
 use crate::wal::{OUTBOXES, Poison, relation};
 use crate::world::{Shared, World};
@@ -76,6 +80,8 @@ impl World {
     fn put_right(&mut self, exit: &Exit) {
         match exit {
             Exit::Halted { commit, ordinal, sure, .. } => self.deal_with(*commit, *ordinal, *sure),
+            // It has written its own position since.
+            Exit::Source(SourceError::Slot(SlotError::AheadOfState { .. })) => self.adopt(),
             Exit::Source(SourceError::Slot(_)) if !self.server.slot_is_there => {
                 let end = self.log.end;
                 self.advance(end);
@@ -115,15 +121,29 @@ async fn run(
     over: &mut watch::Receiver<bool>,
 ) -> Exit {
     let (handle, stop) = stop_channel();
-    let (core, settings, catch_up) = {
+    let (core, settings, catch_up, commits) = {
         let world = world.lock();
         let drain_timeout = Duration::from_millis(world.schedule.drain_timeout_ms);
         let core = core(world.schedule.budget_bytes, world.schedule.policy);
         let catch_up = world.schedule.threshold.map(CatchUp::above).unwrap_or_default();
-        (core, RelaySettings { drain_timeout, until: life.until, owns_thread: false }, catch_up)
+        let settings = RelaySettings { drain_timeout, until: life.until, owns_thread: false };
+        let commits = world.schedule.exactly_once.then(|| CommitLimits {
+            interval: Duration::from_millis(world.schedule.commit_interval_ms),
+            bytes: world.schedule.transaction_bytes,
+            timeout: Duration::from_secs(10),
+        });
+        let core = if commits.is_some() { core.exactly_once() } else { core };
+        (core, settings, catch_up, commits)
     };
     let source = SimSource { world: world.clone(), process, catch_up };
     let relay = Relay::new(core, SimSink::new(world, process), source, settings, stop);
+    let relay = match commits {
+        None => relay,
+        Some(commits) => {
+            let store = Box::new(SimStore::new(world, process));
+            relay.with_state(store, state_settings(commits))
+        }
+    };
     let mut relay = Box::pin(relay.run());
     let ended = tokio::select! {
         biased;
@@ -214,6 +234,16 @@ async fn given_up(world: &Shared, process: usize) {
         sleep(GIVEN_UP).await;
     }
     sleep(GIVEN_UP).await;
+}
+
+fn state_settings(commits: CommitLimits) -> StateSettings {
+    StateSettings {
+        delivery_id: "walpost".to_owned(),
+        topic: "state".to_owned(),
+        layout: String::new(),
+        required: true,
+        commits,
+    }
 }
 
 fn core(budget_bytes: u64, policy: Policy) -> Core {

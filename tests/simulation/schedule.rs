@@ -34,6 +34,10 @@ pub(crate) struct Schedule {
     pub(crate) burst: usize,
     /// Records that fit the producer's queue.
     pub(crate) room: usize,
+    /// Whether it publishes in Kafka transactions, and when those are committed.
+    pub(crate) exactly_once: bool,
+    pub(crate) commit_interval_ms: u64,
+    pub(crate) transaction_bytes: u64,
     /// Whether several producers share the partitions.
     pub(crate) several: bool,
     /// Maximum records in a batch.
@@ -87,6 +91,9 @@ impl Schedule {
             budget_bytes: rng.u64(least.into()..60) * 700,
             burst: rng.usize(least.into()..80),
             room: rng.usize(least.into()..100),
+            exactly_once: rng.u8(0..3) == 0,
+            commit_interval_ms: rng.u64(0..600),
+            transaction_bytes: [700, 10_000, 1 << 20][rng.usize(0..3)],
             several: rng.bool(),
             batch: rng.usize(1..20),
             looks_ms: if rng.bool() { 0 } else { rng.u64(0..600) },

@@ -216,6 +216,10 @@ impl World {
         }
         self.note(TraceEvent::Moved { to });
         self.set_slot(to);
+        // `walpost adopt` refuses while a walpost works with the slot: then it is for after its end.
+        if self.server.lock.is_none() {
+            self.adopt();
+        }
     }
 
     /// The open session, if any, is lost; messages in transit may still arrive.

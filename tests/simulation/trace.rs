@@ -3,6 +3,7 @@
 
 use walpost::Lsn;
 use walpost::ledger::Seq;
+use walpost::position::EventPosition;
 use walpost::relay::Summary;
 use walpost::sink::Outcome;
 use walpost::source::SourceError;
@@ -91,6 +92,16 @@ pub(crate) enum TraceEvent {
     Made {
         process: usize,
         producer: usize,
+    },
+    /// Exactly-once mode: the position in the state topic was read, with a new producer.
+    StateRead {
+        process: usize,
+        upto: Lsn,
+        partial: Option<EventPosition>,
+    },
+    /// Exactly-once mode: a process discarded its producer.
+    Discarded {
+        process: usize,
     },
     /// The producer failed.
     Failed {

@@ -37,7 +37,7 @@ impl Shared {
             rng,
             schedule,
             server: Server::new(),
-            broker: Broker::default(),
+            broker: Broker::new(Server::new().confirmed),
             trace: Vec::new(),
             calm: false,
             began: Instant::now(),

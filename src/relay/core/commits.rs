@@ -35,6 +35,9 @@ pub(super) struct Commits {
     /// How many of them were produced before the open PostgreSQL transaction.
     records_before: u64,
     requested: Option<CommitAt>,
+    /// Whether it contains a part of a PostgreSQL transaction that was withdrawn since: no checkpoint
+    /// describes that, so it cannot be committed.
+    has_withdrawn: bool,
 }
 
 impl Core {
@@ -101,6 +104,7 @@ impl Core {
         let requested = commits.requested?;
         let is_split = self.is_within_produced();
         let can_commit = self.replay.is_none()
+            && !commits.has_withdrawn
             && self.ledger.in_flight_records() == 0
             && self.ledger.undelivered() == 0
             && (!is_split || requested == CommitAt::Now);
@@ -168,6 +172,13 @@ impl Core {
     pub(super) fn note_begin(&mut self) {
         if let Some(commits) = &mut self.commits {
             commits.records_before = commits.records;
+        }
+    }
+
+    /// The PostgreSQL transaction that is being read was withdrawn, after records of it were produced.
+    pub(super) fn note_withdrawn(&mut self) {
+        if let Some(commits) = &mut self.commits {
+            commits.has_withdrawn = true;
         }
     }
 

@@ -79,12 +79,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Err(error) => return Err(error),
             };
             let OpenError { error, announcement } = match opened {
-                Ok(mut session) => {
+                Ok(mut session) => 'session: {
                     let after_another = standby.is_after_another();
                     match self.open_state(&mut session, after_another).await? {
                         StateOpened::Ready => {}
                         StateOpened::Stopped => return Ok(Opened::Stopped),
                         StateOpened::Failed(error) => return Ok(Opened::Failed(error.into())),
+                        StateOpened::Lost(error) => break 'session error.into(),
                     }
                     let is_ahead = session.start() > self.core.flush_lsn();
                     let has_worked = self.session.last.is_some();

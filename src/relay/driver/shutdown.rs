@@ -243,10 +243,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Sends the final confirmation; returns how the session ended.
     pub(super) async fn finish(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let deadline = self.shutdown.deadline().unwrap_or_else(Instant::now);
-        let reserved = kept_for_confirmation(self.settings.drain_timeout) / 2;
-        let confirmed = self.write_last_state(deadline + reserved).await?;
-        let left = self.shutdown.deadline().map(|it| it.saturating_duration_since(Instant::now()));
-        let within = left.unwrap_or_default() + kept_for_confirmation(self.settings.drain_timeout);
+        let kept = kept_for_confirmation(self.settings.drain_timeout);
+        let confirmed = self.write_last_state(deadline + kept / 2).await?;
+        // Not `kept` after what the state topic took: the drain timeout covers both.
+        let within = (deadline + kept).saturating_duration_since(Instant::now());
         // A confirmation that has arrived counts, even if an abort comes at the same time.
         let finished = tokio::select! {
             biased;

@@ -7,20 +7,20 @@
 //! it. After any failure, and for each session, the state topic is opened again with a new producer:
 //! what is not committed is aborted by that, and produced again.
 
+mod opening;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-use super::{BACKOFF_LIMIT, Relay};
+use super::BACKOFF_LIMIT;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::position::Checkpoint;
 use crate::relay::backoff::{Backoff, backoff};
 use crate::relay::core::{CommitAt, Core};
-use crate::relay::run_result::RelayError;
-use crate::sink::Sink;
-use crate::source::{AckedPosition, Feed, ReceivedTransactions, SlotError, Source, SourceError};
+use crate::source::{Feed, ReceivedTransactions, SlotError, SourceError};
 use crate::state::{State, StateEvent, StateFailure, StateKey, StateStore, unix_ms};
 
 /// Minimum time between two writes while events are delivered.
@@ -87,6 +87,10 @@ pub(super) struct StateKeeper {
     /// The newest durable record. Before the store is open: that of this process, if any.
     state: Option<State>,
     delays: Backoff,
+    /// The position in the topic that the WAL of the last session did not reach.
+    not_reached: Option<Lsn>,
+    /// How many events are still to come of orders that do not count any more.
+    stale: u32,
     written_at: Instant,
     /// When the first record of the open Kafka transaction was seen.
     transaction_since: Option<Instant>,
@@ -109,6 +113,8 @@ pub(super) enum StateOpened {
     Ready,
     /// The relay stops.
     Stopped,
+    /// Another session is needed.
+    Lost(SourceError),
     /// The relay ends with this error.
     Failed(SourceError),
 }
@@ -128,6 +134,8 @@ impl StateKeeper {
             key: None,
             state: None,
             delays: backoff(BACKOFF_LIMIT),
+            not_reached: None,
+            stale: 0,
             written_at: now,
             transaction_since: None,
             grew: (0, now),
@@ -151,7 +159,7 @@ impl StateKeeper {
         received: &mut ReceivedTransactions,
         urgency: Urgency,
     ) -> Result<(), SourceError> {
-        while let Some(event) = self.store.take_event() {
+        while let Some(event) = self.take_event() {
             self.apply(event, core)?;
         }
         match &self.phase {
@@ -163,6 +171,18 @@ impl StateKeeper {
             Phase::Closed(_) | Phase::Opening | Phase::Writing(_) => {}
         }
         Ok(())
+    }
+
+    /// In exactly-once mode: applies events while nothing is streamed. A failed commit must be seen then
+    /// too, since nothing of its transaction is reported any more.
+    pub(super) fn note_failures(&mut self, core: &mut Core) {
+        while core.is_exactly_once()
+            && let Some(event) = self.take_event()
+        {
+            if let Err(error) = self.apply(event, core) {
+                tracing::debug!(%error, "the state topic");
+            }
+        }
     }
 
     /// When [`StateKeeper::step`] has something to do.
@@ -192,8 +212,29 @@ impl StateKeeper {
             || !core.is_exactly_once() && self.covered() < core.flush_lsn()
     }
 
-    /// The open Kafka transaction is discarded: the next session opens the topic again.
+    /// Whether everything that is acknowledged is in the topic, or cannot be written now.
+    pub(super) fn is_written(&self, core: &Core) -> bool {
+        let can_write = matches!(self.phase, Phase::Open | Phase::Writing(_));
+        !can_write || self.covered() >= core.flush_lsn()
+    }
+
+    /// The next event, if there is one. Each order ends in one event, in their order.
+    fn take_event(&mut self) -> Option<StateEvent> {
+        loop {
+            let event = self.store.take_event()?;
+            match self.stale.checked_sub(1) {
+                Some(left) => self.stale = left,
+                None => return Some(event),
+            }
+        }
+    }
+
+    /// The topic is to be opened again, whatever is being done: in exactly-once mode the open Kafka
+    /// transaction is discarded.
     pub(super) fn close(&mut self) {
+        if matches!(self.phase, Phase::Opening | Phase::Writing(_)) {
+            self.stale += 1;
+        }
         self.phase = Phase::Closed(Instant::now());
         self.transaction_since = None;
     }
@@ -208,8 +249,6 @@ impl StateKeeper {
     fn apply(&mut self, event: StateEvent, core: &mut Core) -> Result<(), SourceError> {
         match event {
             StateEvent::Written => self.written(core),
-            // Of a session that is lost.
-            StateEvent::Opened { .. } if core.is_exactly_once() => {}
             StateEvent::Opened { state, .. } => {
                 let theirs = state.as_ref().map(|state| state.generation);
                 let ours = self.state.as_ref().map(|state| state.generation);
@@ -232,16 +271,12 @@ impl StateKeeper {
     }
 
     fn written(&mut self, core: &mut Core) {
-        match std::mem::replace(&mut self.phase, Phase::Open) {
-            Phase::Writing(state) => {
-                self.metrics.state_lsn.set(state.acked_upto.as_u64());
-                core.committed(state.checkpoint());
-                self.state = Some(*state);
-                self.delays = backoff(BACKOFF_LIMIT);
-                self.transaction_since = None;
-            }
-            // Of a session that is lost.
-            other => self.phase = other,
+        if let Phase::Writing(state) = std::mem::replace(&mut self.phase, Phase::Open) {
+            self.metrics.state_lsn.set(state.acked_upto.as_u64());
+            core.committed(state.checkpoint());
+            self.state = Some(*state);
+            self.delays = backoff(BACKOFF_LIMIT);
+            self.transaction_since = None;
         }
     }
 
@@ -284,7 +319,8 @@ impl StateKeeper {
         };
         let last = received.durable(flush_lsn).or(before.last);
         let interval = if last == before.last { IDLE_INTERVAL } else { BUSY_INTERVAL };
-        if urgency != Urgency::Last && self.written_at.elapsed() < interval {
+        let is_urgent = matches!(urgency, Urgency::Last | Urgency::Switch);
+        if !is_urgent && self.written_at.elapsed() < interval {
             return;
         }
         let state = State { acked_upto: flush_lsn, last, at_ms: unix_ms(), ..before.clone() };
@@ -303,6 +339,11 @@ impl StateKeeper {
             core.request_commit(at);
         }
         let (Some(checkpoint), Some(before)) = (core.checkpoint(), &self.state) else { return };
+        if checkpoint.upto < before.acked_upto {
+            // It would be published again.
+            return core
+                .request_producer_replacement("its position is older than the state topic's");
+        }
         if core.is_split_by(&checkpoint) {
             self.metrics.split_transactions.add(1);
         }
@@ -316,7 +357,8 @@ impl StateKeeper {
         let (records, bytes) = core.uncommitted();
         if records == 0 {
             let grew = core.flush_lsn() > self.covered();
-            let is_due = urgency == Urgency::Last || self.written_at.elapsed() >= IDLE_INTERVAL;
+            let is_urgent = matches!(urgency, Urgency::Last | Urgency::Switch);
+            let is_due = is_urgent || self.written_at.elapsed() >= IDLE_INTERVAL;
             return (grew && is_due).then_some(CommitAt::Boundary);
         }
         let (limits, now) = (self.settings.commits, Instant::now());
@@ -378,176 +420,4 @@ impl StateKeeper {
         }
         Ok(())
     }
-}
-
-impl<P: Source, S: Sink> Relay<P, S> {
-    /// Opens the state topic for a session that holds the slot, unless this process is its writer
-    /// already; compares the slot's position with it.
-    pub(super) async fn open_state(
-        &mut self,
-        session: &mut P::Feed,
-        after_another: bool,
-    ) -> Result<StateOpened, RelayError> {
-        let Some(mut keeper) = self.state.take() else { return Ok(StateOpened::Ready) };
-        if matches!(keeper.phase, Phase::Open | Phase::Writing(_)) && !after_another {
-            self.state = Some(keeper);
-            return Ok(StateOpened::Ready);
-        }
-        if self.core.is_exactly_once() {
-            keeper.close();
-        }
-        let opened = self.open_keeper(&mut keeper, session).await;
-        match opened {
-            Ok(Some(opened)) => {
-                self.state = Some(keeper);
-                Ok(opened)
-            }
-            // The topic is not to be used.
-            Ok(None) => Ok(StateOpened::Ready),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// `None`: without the state topic.
-    async fn open_keeper(
-        &mut self,
-        keeper: &mut StateKeeper,
-        session: &mut P::Feed,
-    ) -> Result<Option<StateOpened>, RelayError> {
-        let key = StateKey {
-            delivery_id: keeper.settings.delivery_id.clone(),
-            system_identifier: session.identity().system_identifier.clone(),
-            database_oid: session.database_oid(),
-            slot: self.source.slot().to_owned(),
-        };
-        keeper.key = Some(key);
-        let (state, cluster) = loop {
-            keeper.begin_to_open();
-            let event = loop {
-                if self.settle_during(keeper.wait()).await?.is_none() {
-                    return Ok(Some(StateOpened::Stopped));
-                }
-                match keeper.store.take_event() {
-                    // Of a session that is lost: what was written is read now.
-                    Some(StateEvent::Written) | None => {}
-                    Some(event) => break event,
-                }
-            };
-            match event {
-                StateEvent::Opened { state, cluster } => break (state, cluster),
-                StateEvent::Missing | StateEvent::Failed(StateFailure::Unauthorized(_))
-                    if self.session.last.is_none() =>
-                {
-                    return Ok(unusable(&keeper.settings, &event));
-                }
-                StateEvent::Failed(StateFailure::Unreadable(reason)) => {
-                    return Ok(Some(StateOpened::Failed(SourceError::Setup(reason))));
-                }
-                other => keeper.apply(other, &mut self.core)?,
-            }
-            if let Phase::Closed(at) = keeper.phase
-                && self.settle_during(sleep(at - Instant::now())).await?.is_none()
-            {
-                return Ok(Some(StateOpened::Stopped));
-            }
-        };
-        let slot = self.source.slot().to_owned();
-        let Some(state) = state else {
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::NoState {
-                slot,
-                topic: keeper.settings.topic.clone(),
-                system_identifier: session.identity().system_identifier.clone(),
-                delivery_id: keeper.settings.delivery_id.clone(),
-            }))));
-        };
-        if let Err(error) = keeper.verify(&state, cluster.as_ref(), &slot, session) {
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
-        }
-        let layout = layout(&keeper.settings, session);
-        if let Some(partial) = state.partial
-            && state.layout != layout
-        {
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::PartlyPublished {
-                topic: keeper.settings.topic.clone(),
-                commit_lsn: partial.commit_lsn,
-                events: partial.ordinal,
-            }))));
-        }
-        if self.core.is_exactly_once() {
-            self.core.resume_from(state.checkpoint());
-        }
-        // Later on the session itself compares with what this process has received; but in
-        // exactly-once mode the position of another one may be confirmed too.
-        let is_others = self.session.last.is_none()
-            || self.core.is_exactly_once() && state.acked_upto > keeper.covered();
-        if is_others && state.layout == layout {
-            session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
-        }
-        tracing::info!(
-            topic = keeper.settings.topic, acked = %state.acked_upto,
-            "the slot's position agrees with the state topic"
-        );
-        keeper.state = Some(State {
-            generation: state.generation + 1,
-            timeline: session.identity().timeline,
-            cluster,
-            layout,
-            ..state
-        });
-        keeper.phase = Phase::Open;
-        keeper.metrics.state_trouble(None);
-        keeper.metrics.state_lsn.set(keeper.covered().as_u64());
-        Ok(Some(StateOpened::Ready))
-    }
-
-    /// Writes the position at the end of the run; waits at most until `deadline`. Returns the
-    /// position that may be confirmed.
-    pub(super) async fn write_last_state(&mut self, deadline: Instant) -> Result<Lsn, RelayError> {
-        let Some(mut keeper) = self.state.take() else { return Ok(self.core.flush_lsn()) };
-        let received = &mut self.session.received;
-        while keeper.step(&mut self.core, received, Urgency::Last).is_ok()
-            && keeper.is_at_work(&self.core)
-        {
-            tokio::select! {
-                biased;
-                () = self.stop.aborted() => return Err(RelayError::Aborted),
-                () = keeper.wait() => {}
-                () = tokio::time::sleep_until(deadline) => {
-                    tracing::warn!(
-                        "the position could not be written to the state topic in time: the next \
-                         start may repeat records"
-                    );
-                    break;
-                }
-            }
-        }
-        let confirmed = self.core.flush_lsn().min(keeper.covered());
-        self.state = Some(keeper);
-        Ok(confirmed)
-    }
-}
-
-/// Without the state topic: an error if it is required.
-fn unusable(settings: &StateSettings, event: &StateEvent) -> Option<StateOpened> {
-    let topic = &settings.topic;
-    let reason = match event {
-        StateEvent::Failed(failure) => failure.to_string(),
-        _ => "it does not exist: `walpost adopt --apply` creates it".to_owned(),
-    };
-    if settings.required {
-        let reason = format!("state topic {topic} cannot be used: {reason}");
-        return Some(StateOpened::Failed(SourceError::Setup(reason)));
-    }
-    tracing::warn!(
-        topic,
-        reason,
-        "the state topic cannot be used: a slot that is created again or advanced while walpost is \
-         not running will not be detected"
-    );
-    None
-}
-
-/// What decides which transactions have events.
-fn layout<F: Feed>(settings: &StateSettings, session: &F) -> String {
-    session.publication_fingerprint().digest(&settings.layout)
 }

@@ -173,16 +173,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
         Ok(self.core.flush_lsn().min(keeper.covered()))
     }
 
-    /// Whether nothing of this feed is left for the requested switch. In exactly-once mode
-    /// everything is committed first: the next feed may advance the slot to what is acknowledged.
+    /// Whether nothing of this feed is left for the requested switch. The position is in the state
+    /// topic first, if that can be written: a catch-up begins where the slot may be advanced to. In
+    /// exactly-once mode that is so for each switch, and everything is committed.
     fn may_switch(&self, switch: Option<SwitchFeed>) -> bool {
+        let is_drained = || {
+            let is_written = self.state.as_ref().is_none_or(|keeper| keeper.is_written(&self.core));
+            self.core.in_flight().0 == 0 && self.core.uncommitted().0 == 0 && is_written
+        };
         match switch {
             None => false,
-            Some(_) if self.core.is_exactly_once() => {
-                self.core.in_flight().0 == 0 && self.core.uncommitted().0 == 0
-            }
-            Some(SwitchFeed::Now) => true,
-            Some(SwitchFeed::Drained) => self.core.in_flight().0 == 0,
+            Some(SwitchFeed::Now) if !self.core.is_exactly_once() => true,
+            Some(SwitchFeed::Now | SwitchFeed::Drained) => is_drained(),
         }
     }
 

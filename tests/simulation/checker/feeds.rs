@@ -52,6 +52,12 @@ impl Feeds {
         self.own.insert(event);
     }
 
+    /// The transactions before that one are committed with the position in the state topic, perhaps by
+    /// another process.
+    pub(super) fn committed_before(&mut self, item: usize) {
+        self.covered = self.covered.max(item);
+    }
+
     pub(super) fn in_batches(&self) -> bool {
         self.in_batches
     }

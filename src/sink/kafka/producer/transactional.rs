@@ -35,6 +35,10 @@ use crate::sink::{Condition, KafkaConfig, KafkaSource, Report, Sink, SinkError, 
 pub struct TransactionalSink {
     transactions: Transactions,
     live: Option<Arc<Live>>,
+    /// Whether the producer was replaced while it was in use: what it has in its transaction is lost.
+    is_replaced: bool,
+    /// What the last producer reported before it was discarded: a rejection must not be lost.
+    left: Vec<Report>,
     config: ClientConfig,
     batches: BatchSize,
     counts: Arc<Counts>,
@@ -66,6 +70,8 @@ impl TransactionalSink {
         Ok(Self {
             transactions: Transactions::new(config.clone(), parts),
             live: None,
+            is_replaced: false,
+            left: Vec::new(),
             config,
             batches: BatchSize::new(batch_bytes),
             counts,
@@ -117,6 +123,7 @@ impl TransactionalSink {
             _ => false,
         };
         if !same {
+            self.is_replaced |= self.live.as_ref().is_some_and(|live| live.is_in_transaction());
             self.forget();
             self.live = current;
             self.fatal = Fatal::new(Instant::now());
@@ -206,6 +213,7 @@ const SPENT: &str = "a commit took so long that its request may have been repeat
 
 impl Sink for TransactionalSink {
     fn take_reports(&mut self, into: &mut Vec<Report>) {
+        into.append(&mut self.left);
         self.refresh();
         self.poll();
         let Some(live) = &self.live else { return };
@@ -223,6 +231,10 @@ impl Sink for TransactionalSink {
     fn take_conditions(&mut self) -> Vec<Condition> {
         let mut conditions =
             self.live.as_ref().map(|live| live.reports.take_conditions()).unwrap_or_default();
+        if self.is_replaced {
+            let reason = "its producer was replaced while it was in use";
+            conditions.push(Condition::Broken(reason.to_owned()));
+        }
         if self.live.as_ref().is_some_and(|live| live.is_spent()) {
             conditions.push(Condition::Broken(SPENT.to_owned()));
         }
@@ -261,8 +273,13 @@ impl Sink for TransactionalSink {
 
     /// Only discards the producer, with its transaction: the next opening makes another.
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
+        self.poll();
+        if let Some(live) = &self.live {
+            live.reports.take(&mut self.left);
+        }
         self.transactions.discard();
         self.forget();
+        self.is_replaced = false;
         if self.batches.is_due(Instant::now()) {
             self.config.set("batch.size", self.batches.configured().to_string());
             self.batches.restored(Instant::now());

@@ -193,6 +193,11 @@ impl Live {
         self.producer().ok()?.client().fatal_error()
     }
 
+    /// Whether it has a transaction that is not being committed.
+    pub(super) fn is_in_transaction(&self) -> bool {
+        *lock(&self.phase) == Phase::InTransaction
+    }
+
     pub(super) fn is_spent(&self) -> bool {
         *lock(&self.phase) == Phase::Spent
     }

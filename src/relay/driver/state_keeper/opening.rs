@@ -1,0 +1,229 @@
+//! Opening the state topic for a session, and the last write of a run.
+
+use tokio::time::{Instant, sleep};
+
+use super::{Phase, StateKeeper, StateOpened, StateSettings, Urgency};
+use crate::lsn::Lsn;
+use crate::relay::driver::Relay;
+use crate::relay::run_result::RelayError;
+use crate::sink::Sink;
+use crate::source::{AckedPosition, Feed, SlotError, Source, SourceError};
+use crate::state::{State, StateEvent, StateFailure, StateKey};
+
+/// What reading the topic has come to.
+enum Read {
+    Done(Option<State>, Option<String>),
+    /// The session does not begin; `None`: without the topic.
+    Ended(Option<StateOpened>),
+}
+
+impl<P: Source, S: Sink> Relay<P, S> {
+    /// Opens the state topic for a session that holds the slot, unless this process is its writer
+    /// already; compares the slot's position with it.
+    pub(in crate::relay::driver) async fn open_state(
+        &mut self,
+        session: &mut P::Feed,
+        after_another: bool,
+    ) -> Result<StateOpened, RelayError> {
+        let Some(mut keeper) = self.state.take() else { return Ok(StateOpened::Ready) };
+        if matches!(keeper.phase, Phase::Open | Phase::Writing(_)) && !after_another {
+            self.state = Some(keeper);
+            return Ok(StateOpened::Ready);
+        }
+        keeper.close();
+        let opened = self.open_keeper(&mut keeper, session).await;
+        match opened {
+            Ok(Some(opened)) => {
+                if !matches!(opened, StateOpened::Ready) {
+                    keeper.close();
+                }
+                self.state = Some(keeper);
+                Ok(opened)
+            }
+            // The topic is not to be used.
+            Ok(None) => Ok(StateOpened::Ready),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `None`: without the state topic.
+    async fn open_keeper(
+        &mut self,
+        keeper: &mut StateKeeper,
+        session: &mut P::Feed,
+    ) -> Result<Option<StateOpened>, RelayError> {
+        let key = StateKey {
+            delivery_id: keeper.settings.delivery_id.clone(),
+            system_identifier: session.identity().system_identifier.clone(),
+            database_oid: session.database_oid(),
+            slot: self.source.slot().to_owned(),
+        };
+        keeper.key = Some(key);
+        let (state, cluster) = match self.read_state(keeper, session).await? {
+            Read::Done(state, cluster) => (state, cluster),
+            Read::Ended(opened) => return Ok(opened),
+        };
+        let slot = self.source.slot().to_owned();
+        let Some(state) = state else {
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::NoState {
+                slot,
+                topic: keeper.settings.topic.clone(),
+                system_identifier: session.identity().system_identifier.clone(),
+                delivery_id: keeper.settings.delivery_id.clone(),
+            }))));
+        };
+        // Another instance may have the slot since, and more WAL: the next session tells.
+        let is_behind = session.flushed() < state.acked_upto;
+        if is_behind && keeper.not_reached.replace(state.acked_upto) != Some(state.acked_upto) {
+            let why = "the position in the state topic is beyond the end of WAL at the connect";
+            return Ok(Some(StateOpened::Lost(SourceError::Lost(why.to_owned()))));
+        }
+        if let Err(error) = keeper.verify(&state, cluster.as_ref(), &slot, session) {
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
+        }
+        let layout = layout(&keeper.settings, session);
+        if let Some(partial) = state.partial
+            && state.layout != layout
+        {
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::PartlyPublished {
+                topic: keeper.settings.topic.clone(),
+                commit_lsn: partial.commit_lsn,
+                events: partial.ordinal,
+            }))));
+        }
+        if self.core.is_exactly_once() {
+            self.core.resume_from(state.checkpoint());
+        }
+        // Later on the session itself compares with what this process has received; but in
+        // exactly-once mode the position of another one may be confirmed too.
+        let is_others = self.session.last.is_none()
+            || self.core.is_exactly_once() && state.acked_upto > keeper.covered();
+        if is_others && state.layout == layout {
+            session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
+        }
+        tracing::info!(
+            topic = keeper.settings.topic, acked = %state.acked_upto,
+            "the slot's position agrees with the state topic"
+        );
+        keeper.state = Some(State {
+            generation: state.generation + 1,
+            timeline: session.identity().timeline,
+            cluster,
+            layout,
+            ..state
+        });
+        keeper.phase = Phase::Open;
+        keeper.metrics.state_trouble(None);
+        keeper.metrics.state_lsn.set(keeper.covered().as_u64());
+        Ok(Some(StateOpened::Ready))
+    }
+
+    /// Opens the topic, however long that takes, while the session lasts.
+    async fn read_state(
+        &mut self,
+        keeper: &mut StateKeeper,
+        session: &mut P::Feed,
+    ) -> Result<Read, RelayError> {
+        loop {
+            keeper.begin_to_open();
+            let event = loop {
+                // Without its session this instance must not fence the one that has the slot now.
+                let waited = async {
+                    tokio::select! {
+                        biased;
+                        ended = session.next(false) => ended.map(drop),
+                        () = keeper.wait() => Ok(()),
+                    }
+                };
+                match self.settle_during(waited).await? {
+                    None => return Ok(Read::Ended(Some(StateOpened::Stopped))),
+                    Some(Err(error)) => return Ok(Read::Ended(Some(StateOpened::Lost(error)))),
+                    Some(Ok(())) => {}
+                }
+                if let Some(event) = keeper.take_event() {
+                    break event;
+                }
+            };
+            match event {
+                StateEvent::Opened { state, cluster } => return Ok(Read::Done(state, cluster)),
+                StateEvent::Missing | StateEvent::Failed(StateFailure::Unauthorized(_))
+                    if self.session.last.is_none() =>
+                {
+                    return Ok(Read::Ended(unusable(&keeper.settings, &event)));
+                }
+                StateEvent::Failed(StateFailure::Unreadable(reason)) => {
+                    return Ok(Read::Ended(Some(StateOpened::Failed(SourceError::Setup(reason)))));
+                }
+                other => keeper.apply(other, &mut self.core)?,
+            }
+            if let Phase::Closed(at) = keeper.phase {
+                let waited = async {
+                    tokio::select! {
+                        biased;
+                        ended = session.next(false) => ended.map(drop),
+                        () = sleep(at - Instant::now()) => Ok(()),
+                    }
+                };
+                match self.settle_during(waited).await? {
+                    None => return Ok(Read::Ended(Some(StateOpened::Stopped))),
+                    Some(Err(error)) => return Ok(Read::Ended(Some(StateOpened::Lost(error)))),
+                    Some(Ok(())) => {}
+                }
+            }
+        }
+    }
+
+    /// Writes the position at the end of the run; waits at most until `deadline`. Returns the
+    /// position that may be confirmed.
+    pub(in crate::relay::driver) async fn write_last_state(
+        &mut self,
+        deadline: Instant,
+    ) -> Result<Lsn, RelayError> {
+        let Some(mut keeper) = self.state.take() else { return Ok(self.core.flush_lsn()) };
+        let received = &mut self.session.received;
+        while keeper.step(&mut self.core, received, Urgency::Last).is_ok()
+            && keeper.is_at_work(&self.core)
+        {
+            tokio::select! {
+                biased;
+                () = self.stop.aborted() => return Err(RelayError::Aborted),
+                () = keeper.wait() => {}
+                () = tokio::time::sleep_until(deadline) => {
+                    tracing::warn!(
+                        "the position could not be written to the state topic in time: the next \
+                         start may repeat records"
+                    );
+                    break;
+                }
+            }
+        }
+        let confirmed = self.core.flush_lsn().min(keeper.covered());
+        self.state = Some(keeper);
+        Ok(confirmed)
+    }
+}
+
+/// Without the state topic: an error if it is required.
+fn unusable(settings: &StateSettings, event: &StateEvent) -> Option<StateOpened> {
+    let topic = &settings.topic;
+    let reason = match event {
+        StateEvent::Failed(failure) => failure.to_string(),
+        _ => "it does not exist: `walpost adopt --apply` creates it".to_owned(),
+    };
+    if settings.required {
+        let reason = format!("state topic {topic} cannot be used: {reason}");
+        return Some(StateOpened::Failed(SourceError::Setup(reason)));
+    }
+    tracing::warn!(
+        topic,
+        reason,
+        "the state topic cannot be used: a slot that is created again or advanced while walpost is \
+         not running will not be detected"
+    );
+    None
+}
+
+/// What decides which transactions have events.
+fn layout<F: Feed>(settings: &StateSettings, session: &F) -> String {
+    session.publication_fingerprint().digest(&settings.layout)
+}
