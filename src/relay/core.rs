@@ -35,7 +35,7 @@
 //! events are the same each time. Records in flight stay within the budget plus one row (I13):
 //! above that the core wants no input.
 //!
-//! In exactly-once mode, [`commits`] decides what a Kafka transaction contains.
+//! In exactly-once mode, `commits` decides what a Kafka transaction contains.
 //!
 //! No socket, clock, task, metric or log call here.
 
