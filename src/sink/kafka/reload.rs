@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::oauth_token;
-use crate::sink::KafkaConfig;
+use crate::sink::{Condition, KafkaConfig};
 
 /// How often the properties are read while Kafka cannot be used.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -103,6 +103,15 @@ impl Reload {
     pub(crate) fn set_unhealthy(&mut self) {
         if !std::mem::replace(&mut self.unhealthy, true) {
             self.rejected = None;
+        }
+    }
+
+    /// Records that Kafka is unavailable, if one of these conditions says so.
+    pub(crate) fn note_conditions(&mut self, conditions: &[Condition]) {
+        if conditions.iter().any(|condition| {
+            matches!(condition, Condition::Unreachable(_) | Condition::Unauthenticated(_))
+        }) {
+            self.set_unhealthy();
         }
     }
 

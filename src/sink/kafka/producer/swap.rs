@@ -140,11 +140,7 @@ impl KafkaSink {
 
     /// To be called with each set of conditions that came up.
     pub(super) fn poll_reload(&mut self, conditions: &mut Vec<Condition>) {
-        if conditions.iter().any(|condition| {
-            matches!(condition, Condition::Unreachable(_) | Condition::Unauthenticated(_))
-        }) {
-            self.reload.set_unhealthy();
-        }
+        self.reload.note_conditions(conditions);
         if self.ack_monitor.is_idle() && self.is_connected() == Some(true) {
             self.reload.set_healthy();
         }

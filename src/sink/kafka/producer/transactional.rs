@@ -143,11 +143,7 @@ impl TransactionalSink {
     /// Restores the batch size, and replaces the properties if they have changed.
     fn check_reload(&mut self, conditions: &mut Vec<Condition>) {
         let now = Instant::now();
-        if conditions.iter().any(|condition| {
-            matches!(condition, Condition::Unreachable(_) | Condition::Unauthenticated(_))
-        }) {
-            self.reload.set_unhealthy();
-        }
+        self.reload.note_conditions(conditions);
         let asked = self.signals.take_asked();
         if !asked && !self.reload.is_due(now) {
             return;
