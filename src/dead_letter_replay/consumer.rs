@@ -4,13 +4,11 @@
 //! It does not join the group: partitions are assigned manually, so a start waits for no rebalance.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::{ClientContext, OAuthToken};
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::{CommitMode, Consumer as _, ConsumerContext, StreamConsumer};
+use futures_util::FutureExt as _;
+use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Message as _, OwnedMessage};
 use rdkafka::metadata::{MetadataPartition, MetadataTopic};
@@ -19,8 +17,7 @@ use tokio::time::timeout;
 
 use super::ReplayError;
 use super::progress::Progress;
-use crate::excerpt::excerpt;
-use crate::sink::{self, KafkaConfig};
+use crate::sink::{self, Callbacks, KafkaConfig};
 
 /// Timeout for each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,9 +57,13 @@ impl DeadLetterConsumer {
             let code = error.rdkafka_error_code();
             ReplayError::Reading(format!("{what}: {}", with_fix(&error, code, topic, group)))
         };
-        let consumer: StreamConsumer<Callbacks> = config(kafka, group)
+        let consumer: StreamConsumer<Callbacks> = sink::consumer_config(kafka, group)
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "true")
             .create_with_context(Callbacks)
             .map_err(|error| ReplayError::Sink(error.into()))?;
+        // Polls it; there is nothing to receive yet.
+        let _ = consumer.recv().now_or_never();
         let metadata = consumer
             .fetch_metadata(Some(topic), REQUEST_TIMEOUT)
             .map_err(|error| failed("asking for the topic's partitions", error))?;
@@ -272,25 +273,6 @@ fn is_coordinator_error(error: &KafkaError) -> bool {
     )
 }
 
-fn config(kafka: &KafkaConfig, group: &str) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("client.id", "walpost");
-    for (name, value) in &kafka.properties {
-        config.set(name, value);
-    }
-    config
-        .set("bootstrap.servers", &kafka.bootstrap_servers)
-        .set("group.id", group)
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("auto.offset.reset", "earliest")
-        .set("isolation.level", "read_committed")
-        // Reading must not create the topic, even if the producer may.
-        .set("allow.auto.create.topics", "false")
-        .set("enable.partition.eof", "true");
-    config
-}
-
 /// An error with its remedy, if known.
 fn with_fix(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) -> String {
     match code {
@@ -305,56 +287,5 @@ fn with_fix(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) ->
         ),
         Some(code) => format!("{code} (topic {topic}, group {group})"),
         None => error.to_string(),
-    }
-}
-
-/// librdkafka's callbacks: its log lines become traces, and its errors are returned by calls.
-struct Callbacks;
-
-impl ClientContext for Callbacks {
-    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
-
-    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
-        sink::oauth_token(config)
-    }
-
-    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        tracing::trace!(target: "librdkafka", facility, "{}", excerpt(message));
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(target: "librdkafka", %error, "{}", excerpt(reason));
-    }
-}
-
-impl ConsumerContext for Callbacks {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gaps_count_as_processed_and_records_beyond_the_end_are_not_replayed() {
-        let mut partition =
-            Partition { progress: Progress::committed(2, "done beyond: 3+1"), seen: 2, end: 9 };
-        assert!(partition.takes(2));
-        assert!(!partition.takes(5), "it was done");
-        assert_eq!(partition.progress.metadata(), "done beyond: 1+3");
-        assert!(partition.takes(6) && !partition.is_read());
-        assert!(!partition.takes(12) && partition.is_read());
-        assert_eq!(
-            (partition.progress.next(), partition.progress.metadata()),
-            (2, "done beyond: 1+3 1+2".into())
-        );
-    }
-
-    #[test]
-    fn an_early_end_of_partition_marks_nothing_as_processed() {
-        let mut partition = Partition { progress: Progress::committed(2, ""), seen: 2, end: 9 };
-        assert!(partition.takes(2));
-        partition.progress.add(2..3);
-        partition.ended();
-        assert!(partition.is_read());
-        assert_eq!((partition.progress.next(), partition.progress.metadata()), (3, String::new()));
     }
 }

@@ -21,7 +21,7 @@ pub use kafka::{
     Transactions, WaitsFor, accepts, accepts_connections, asks_for_topics, message_max_bytes,
     partition_of,
 };
-pub(crate) use kafka::{oauth_token, transaction_timeout};
+pub(crate) use kafka::{Callbacks, client_config, consumer_config, transaction_timeout};
 
 /// The features of this build's Kafka client library: librdkafka's `builtin.features`.
 pub fn features() -> String {

@@ -9,26 +9,23 @@
 //!    that a former instance has committed: its transactions ended before the claim began. The end
 //!    of the partition would not do: another key's open transaction can hide what follows it.
 
-use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rdkafka::client::{ClientContext, OAuthToken};
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{DeliveryResult, Message as _};
+use rdkafka::message::Message as _;
 use rdkafka::metadata::MetadataTopic;
-use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer as _, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::mpsc as events;
 
 use super::{State, StateEvent, StateFailure, StateKey, StateStore};
-use crate::excerpt::excerpt;
-use crate::sink::{self, KafkaConfig, Transactions};
+use crate::sink::{self, Callbacks, KafkaConfig, Transactions};
 
 /// Timeout for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -60,7 +57,7 @@ impl KafkaStateStore {
     /// A store in `topic` of these brokers, with a producer of its own. It connects when it is
     /// opened.
     pub fn new(kafka: &KafkaConfig, topic: &str) -> Self {
-        Self::over(kafka, topic, OwnProducer { config: config(kafka), producer: None })
+        Self::over(kafka, topic, OwnProducer { config: sink::client_config(kafka), producer: None })
     }
 
     /// A store in `topic` of these brokers whose records are written in `transactions`, with the
@@ -72,8 +69,10 @@ impl KafkaStateStore {
     fn over(kafka: &KafkaConfig, topic: &str, writer: impl Writer + 'static) -> Self {
         let (commands, orders) = mpsc::channel();
         let (reports, events) = events::unbounded_channel();
-        let mut worker =
-            Worker { config: config(kafka), topic: topic.to_owned(), writer, key: None };
+        let mut config = sink::consumer_config(kafka, "walpost-state");
+        // The claim becomes readable within milliseconds.
+        config.set("fetch.wait.max.ms", "20");
+        let mut worker = Worker { config, topic: topic.to_owned(), writer, key: None };
         thread::spawn(move || {
             // Ends with the store.
             for order in orders {
@@ -233,16 +232,9 @@ impl<W: Writer> Worker<W> {
 
     /// A consumer of committed records, of no partition yet.
     fn consumer(&self) -> Result<BaseConsumer<Callbacks>, KafkaError> {
-        let mut config = self.config.clone();
-        config
-            // Required by librdkafka; no group is joined, and nothing is committed.
-            .set("group.id", "walpost-state")
-            .set("enable.auto.commit", "false")
-            .set("auto.offset.reset", "earliest")
-            .set("isolation.level", "read_committed")
-            // The claim becomes readable within milliseconds.
-            .set("fetch.wait.max.ms", "20");
-        config.create_with_context(Callbacks)
+        let consumer: BaseConsumer<_> = self.config.create_with_context(Callbacks)?;
+        consumer.poll(Duration::ZERO);
+        Ok(consumer)
     }
 
     /// The newest record of `key`, once the claim has come back.
@@ -304,21 +296,6 @@ fn has_topic(consumer: &BaseConsumer<Callbacks>, topic: &str) -> Result<bool, Ka
     }
 }
 
-/// The user's properties, which decide how the brokers are reached.
-fn config(kafka: &KafkaConfig) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("client.id", "walpost");
-    for (name, value) in &kafka.properties {
-        config.set(name, value);
-    }
-    config
-        .set("bootstrap.servers", &kafka.bootstrap_servers)
-        // `walpost adopt` creates the topic, with the settings that it needs.
-        .set("allow.auto.create.topics", "false")
-        .set("statistics.interval.ms", "0");
-    config
-}
-
 fn failure(error: &KafkaError, topic: &str) -> StateFailure {
     let code = match error {
         KafkaError::Transaction(error) => Some(error.code()),
@@ -342,31 +319,4 @@ fn failure(error: &KafkaError, topic: &str) -> StateFailure {
 
 fn unix_nanos() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
-}
-
-/// librdkafka's callbacks: its log lines become traces, and its errors are returned by calls.
-struct Callbacks;
-
-impl ClientContext for Callbacks {
-    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
-
-    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
-        sink::oauth_token(config)
-    }
-
-    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        tracing::trace!(target: "librdkafka", facility, "{}", excerpt(message));
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(target: "librdkafka", %error, "{}", excerpt(reason));
-    }
-}
-
-impl ConsumerContext for Callbacks {}
-
-impl ProducerContext for Callbacks {
-    type DeliveryOpaque = ();
-
-    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }

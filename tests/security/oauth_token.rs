@@ -56,6 +56,24 @@ async fn delivers_with_tokens_from_a_renewed_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_are_replayed_with_a_token() {
+    let fixture = SecureFixture::new(PASSWORD).await;
+    let file = fixture.file("token", &token(3600));
+    let kafka = fixture.file("kafka", &properties(&fixture, &file));
+    let source = fixture.file("url", &source(&fixture));
+    let dead = fixture.fixture.topic("dead");
+    fixture.kafka.kafka.create_topic(&dead, 1).await;
+    let settings =
+        format!("[poison]\nmissing_field = 'dead_letter'\ndead_letter_topic = '{dead}'\n");
+    let config = fixture.file("walpost.toml", &settings);
+    let secure = fixture.kafka.kafka.secure_bootstrap();
+    let command = fixture.command("replay-dead-letters", &secure, &source, &kafka);
+    let replay = command.arg("--config").arg(&config).start();
+    let (status, text) = ended(&replay).await;
+    assert_eq!(status, Some(0), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unusable_token_is_reported_with_its_file() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let secure = fixture.kafka.kafka.secure_bootstrap();

@@ -5,6 +5,7 @@
 
 mod ack_age;
 mod ack_monitor;
+mod auxiliary;
 mod batch_size;
 mod config;
 mod delivery_reports;
@@ -29,6 +30,7 @@ mod spans;
 mod statistics;
 mod topic_lookup;
 
+pub(crate) use auxiliary::{Callbacks, client_config, consumer_config};
 pub(crate) use config::transaction_timeout;
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
 pub(super) use features::{built_in, config_error};
