@@ -1,14 +1,14 @@
-//! Checks the topics that are known in advance: the topic of a template without a field, and the
-//! dead-letter topic.
+//! Checks the topics that are known in advance: the topic of a template without a field, the
+//! dead-letter topic and the state topic.
 
 use std::collections::BTreeMap;
 
 use super::findings::{Finding, Findings};
 use crate::assembly;
-use crate::config::Config;
+use crate::config::{Config, DeliveryMode};
 use crate::record::Policy;
 use crate::record::Profile;
-use crate::sink::{Brokers, KafkaConfig, MetadataClient, TopicState, message_max_bytes};
+use crate::sink::{self, Brokers, KafkaConfig, MetadataClient, TopicState, message_max_bytes};
 
 const SUBJECT: &str = "topic";
 
@@ -35,6 +35,12 @@ pub(crate) fn check(
         let takes_large = config.poison.too_large == Policy::DeadLetter;
         topics.check(&config.poison.dead_letter_topic, Purpose::DeadLetters { takes_large });
     }
+    if let Some(topic) = &config.delivery.state_topic {
+        let is_required =
+            config.delivery.state_required || config.delivery.mode == DeliveryMode::ExactlyOnce;
+        topics.check(topic, Purpose::State { is_required });
+        topics.transactions(&config.delivery.id);
+    }
 }
 
 /// The use of a topic.
@@ -44,6 +50,10 @@ enum Purpose {
     DeadLetters {
         /// Whether it receives dead letters of records that are too large for other topics.
         takes_large: bool,
+    },
+    State {
+        /// Whether `run` ends without it.
+        is_required: bool,
     },
 }
 
@@ -72,14 +82,24 @@ impl TopicCheck<'_> {
                     self.findings.add(Finding::skipped((SUBJECT, "topic_settings"), text));
                 }
             }
-            Err(error) if error.is_missing() => self.missing(name),
+            Err(error) if error.is_missing() => match purpose {
+                Purpose::State { is_required } => self.no_state(name, is_required),
+                Purpose::Events | Purpose::DeadLetters { .. } => self.missing(name),
+            },
             Err(error) if error.is_unauthorized() => self.findings.add(
                 Finding::error(
                     (SUBJECT, "topic_unauthorized"),
                     format!("walpost's user may not see topic {name}, if there is one"),
                 )
                 .why("`run` waits until it may write to it")
-                .command(grant(&format!("--topic {name}"), self.kafka)),
+                .command(match purpose {
+                    Purpose::State { .. } => {
+                        grant(&format!("--operation Read --topic {name}"), self.kafka)
+                    }
+                    Purpose::Events | Purpose::DeadLetters { .. } => {
+                        grant(&format!("--topic {name}"), self.kafka)
+                    }
+                }),
             ),
             Err(error) => self.findings.add(
                 Finding::error(
@@ -116,6 +136,47 @@ impl TopicCheck<'_> {
             ),
         };
         self.findings.add(finding.command(command));
+    }
+
+    fn no_state(&mut self, name: &str, is_required: bool) {
+        let (code, text) = ((SUBJECT, "state_topic_missing"), format!("there is no topic {name}"));
+        let finding = if is_required {
+            Finding::error(code, text).why("`run` does not start without its state topic")
+        } else {
+            Finding::warning(code, text).why(
+                "a slot that is created again or advanced while walpost is not running will not be \
+                 detected, and rows are skipped",
+            )
+        };
+        self.findings.add(finding.command("walpost adopt --apply"));
+    }
+
+    /// Whether walpost's user may write the state topic in transactions.
+    fn transactions(&mut self, delivery_id: &str) {
+        const NAME: (&str, &str) = (SUBJECT, "transactional_id");
+        // Nobody else uses this id, so it fences nobody.
+        match sink::begins_transactions(self.kafka, &format!("{delivery_id}-check")) {
+            Ok(()) => {
+                let text = "walpost's user may use transactions, for the state topic";
+                self.findings.add(Finding::ok(NAME, text));
+            }
+            Err(reason) if reason.is_unauthorized => {
+                let pattern =
+                    format!("--transactional-id {delivery_id}- --resource-pattern-type prefixed");
+                self.findings.add(
+                    Finding::error(
+                        (SUBJECT, "transactional_id_unauthorized"),
+                        format!("walpost's user may not use transactional ids {delivery_id}-…"),
+                    )
+                    .why("walpost cannot write its position to the state topic without them")
+                    .command(grant(&pattern, self.kafka)),
+                );
+            }
+            Err(error) => {
+                let text = format!("the brokers did not begin a transaction: {}", error.reason);
+                self.findings.add(Finding::skipped(NAME, text));
+            }
+        }
     }
 
     fn partitions(&mut self, name: &str, topic: &TopicState) {
@@ -156,6 +217,23 @@ impl TopicCheck<'_> {
         self.retention(name, settings);
         let is_compacted =
             settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+        if let Purpose::State { .. } = purpose {
+            let policy = settings.get("cleanup.policy").map(String::as_str);
+            if policy.is_some_and(|policy| policy != "compact") {
+                self.findings.add(
+                    Finding::error(
+                        (SUBJECT, "state_topic_not_compacted"),
+                        format!("{name} deletes old records"),
+                    )
+                    .why(
+                        "the position of a walpost that has nothing to deliver for long is deleted, and \
+                         its next start ends with exit code 3",
+                    )
+                    .command(self.set(name, "cleanup.policy", "compact")),
+                );
+            }
+            return;
+        }
         if is_compacted && purpose != Purpose::Events {
             self.findings.add(
                 Finding::warning((SUBJECT, "topic_compacted"), format!("{name} is compacted"))
@@ -215,6 +293,8 @@ impl TopicCheck<'_> {
             limit.filter(|_| purpose != Purpose::DeadLetters { takes_large: false })
         {
             let why = match purpose {
+                // A position takes a few hundred bytes.
+                Purpose::State { .. } => return,
                 Purpose::Events => "a record of a size in between is rejected, and is poison",
                 Purpose::DeadLetters { .. } => {
                     "a dead letter of a size in between is rejected, and halts `run`"

@@ -21,7 +21,10 @@ pub use kafka::{
     Transactions, WaitsFor, accepts, accepts_connections, asks_for_topics, message_max_bytes,
     partition_of,
 };
-pub(crate) use kafka::{Callbacks, client_config, consumer_config, transaction_timeout};
+pub(crate) use kafka::{
+    Callbacks, begins_transactions, client_config, consumer_config, transaction_timeout,
+    transactional_producer,
+};
 
 /// The features of this build's Kafka client library: librdkafka's `builtin.features`.
 pub fn features() -> String {

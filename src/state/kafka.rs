@@ -33,10 +33,6 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait for the next record while reading, before the deadline is looked at.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// `transaction.timeout.ms`: a transaction of a killed walpost delays readers of the topic at most
-/// that long, unless the next one starts before.
-const TRANSACTION_TIMEOUT_MS: &str = "30000";
-
 /// The topic's only partition.
 const PARTITION: i32 = 0;
 
@@ -168,16 +164,7 @@ struct OwnProducer {
 impl Writer for OwnProducer {
     fn open(&mut self, transactional_id: &str) -> Result<(), KafkaError> {
         self.close();
-        let mut config = self.config.clone();
-        config
-            .set("transactional.id", transactional_id)
-            .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
-            .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
-            .set("acks", "all");
-        let producer: ThreadedProducer<Callbacks> = config.create_with_context(Callbacks)?;
-        // As for the events' producer: a broker has to answer first.
-        producer.client().fetch_cluster_id(STEP_TIMEOUT);
-        producer.init_transactions(STEP_TIMEOUT)?;
+        let producer = sink::transactional_producer(&self.config, transactional_id, STEP_TIMEOUT)?;
         self.producer = Some(producer);
         Ok(())
     }

@@ -102,8 +102,10 @@ impl Fixture {
             administrator: bootstrap.clone(),
             bootstrap,
             options: Vec::new(),
-            // Rows may choose any topic, intentionally.
-            environment: vec![("WALPOST_RECORD_TOPICS_ALLOWED".to_owned(), "*".to_owned())],
+            // Rows may choose any topic, intentionally; and there is no position in Kafka.
+            environment: [("RECORD_TOPICS_ALLOWED", "*"), ("DELIVERY_STATE_TOPIC", "off")]
+                .map(|(name, value)| (format!("WALPOST_{name}"), value.to_owned()))
+                .into(),
         }
     }
 
@@ -164,7 +166,8 @@ impl Fixture {
             words.drain(at..at + 2);
         }
         let run = Walpost::builder(program()).arg(command[0]).args(["--source", &source]);
-        let run = run.args(words).start();
+        let brokers = ("WALPOST_KAFKA_BOOTSTRAP_SERVERS", &self.bootstrap);
+        let run = run.args(words).env(brokers.0, brokers.1).start();
         let (code, said) = ended(&run).await;
         assert_eq!(code, Some(0), "{command:?}: {said}");
     }

@@ -152,4 +152,11 @@ async fn missing_write_acl_is_reported() {
     fixture.check().await.finding("warning", "topic_missing");
     guarded.kafka.allow_on_cluster("relay", &["DescribeConfigs"]).await;
     fixture.finding_is_fixed("error", "topic_missing").await;
+    // The state topic, and the id of the producer that writes it.
+    guarded.kafka.create_topic("walpost.state", 1).await;
+    fixture.option("--state-topic", "walpost.state");
+    let report = fixture.finding_is_fixed("error", "topic_unauthorized").await;
+    report.finding("error", "transactional_id_unauthorized");
+    fixture.finding_is_fixed("error", "transactional_id_unauthorized").await;
+    fixture.check().await.finding("ok", "transactional_id");
 }

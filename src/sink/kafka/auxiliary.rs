@@ -2,13 +2,14 @@
 //! and the consumer of the dead letters.
 
 use std::error::Error;
+use std::time::Duration;
 
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::ConsumerContext;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::DeliveryResult;
-use rdkafka::producer::ProducerContext;
+use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 
 use super::{KafkaConfig, oauth_token};
 use crate::excerpt::excerpt;
@@ -38,6 +39,58 @@ pub(crate) fn consumer_config(kafka: &KafkaConfig, group: &str) -> ClientConfig 
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed");
     config
+}
+
+/// `transaction.timeout.ms`: a transaction of a killed walpost delays readers of the topic at most
+/// that long, unless the next one starts before.
+const TRANSACTION_TIMEOUT_MS: &str = "30000";
+
+/// How long brokers may take to begin a transaction, in [`begins_transactions`].
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why brokers do not begin a transaction.
+pub(crate) struct NoTransactions {
+    /// Whether walpost's user may not use the transactional id.
+    pub(crate) is_unauthorized: bool,
+    /// The error.
+    pub(crate) reason: String,
+}
+
+/// Whether the brokers begin transactions for this `transactional.id`, and so fence whoever uses
+/// it. Blocks.
+pub(crate) fn begins_transactions(
+    kafka: &KafkaConfig,
+    transactional_id: &str,
+) -> Result<(), NoTransactions> {
+    let failed = |error: KafkaError| {
+        let code = match &error {
+            KafkaError::Transaction(error) => Some(error.code()),
+            other => other.rdkafka_error_code(),
+        };
+        let is_unauthorized = code == Some(Code::TransactionalIdAuthorizationFailed);
+        NoTransactions { is_unauthorized, reason: error.to_string() }
+    };
+    let begun = transactional_producer(&client_config(kafka), transactional_id, BEGIN_TIMEOUT);
+    begun.map(drop).map_err(failed)
+}
+
+/// A producer that has fenced all others with this `transactional.id`. Blocks.
+pub(crate) fn transactional_producer(
+    config: &ClientConfig,
+    transactional_id: &str,
+    timeout: Duration,
+) -> KafkaResult<ThreadedProducer<Callbacks>> {
+    let mut config = config.clone();
+    config
+        .set("transactional.id", transactional_id)
+        .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+        .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
+        .set("acks", "all");
+    let producer: ThreadedProducer<Callbacks> = config.create_with_context(Callbacks)?;
+    // librdkafka asks for the coordinator in vain before a broker has answered, and waits then.
+    producer.client().fetch_cluster_id(timeout);
+    producer.init_transactions(timeout)?;
+    Ok(producer)
 }
 
 /// librdkafka's callbacks: its log lines become traces, and its errors are returned by calls.

@@ -30,7 +30,9 @@ mod spans;
 mod statistics;
 mod topic_lookup;
 
-pub(crate) use auxiliary::{Callbacks, client_config, consumer_config};
+pub(crate) use auxiliary::{
+    Callbacks, begins_transactions, client_config, consumer_config, transactional_producer,
+};
 pub(crate) use config::transaction_timeout;
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
 pub(super) use features::{built_in, config_error};
