@@ -44,5 +44,5 @@ pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
 pub use postgres::{DataSnapshot, Major, Postgres, PostgresBuilder, Stop};
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
-pub use proxy::{Direction, Proxy};
+pub use proxy::{Direction, Disturbance, Proxy};
 pub use walpost::{Walpost, WalpostBuilder};

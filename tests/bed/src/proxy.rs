@@ -1,8 +1,11 @@
-//! A TCP proxy that can cut, blackhole, refuse or slow down connections.
+//! A TCP proxy that can cut, blackhole, refuse or slow down connections, and disturb one kind of
+//! Kafka requests.
 //!
-//! It does not interpret the data, and adds no delay unless configured. It ends when dropped.
+//! Otherwise it does not interpret the data, and adds no delay unless configured. It ends when
+//! dropped.
 
 mod link;
+mod requests;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,12 +14,18 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::error::{BedError, Doing};
 
 use link::{Link, Slowness};
+pub use requests::Disturbance;
+use requests::Requests;
+
+/// How long the broker has for a request of which the reply is lost.
+const HANDLED: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -47,6 +56,8 @@ struct State {
     /// Where connections lead, one after the other in turn.
     targets: watch::Sender<Vec<SocketAddr>>,
     slowness: watch::Sender<Slowness>,
+    /// What happens to the next request with this API key.
+    disturbance: watch::Sender<Option<(i16, Disturbance)>>,
 }
 
 /// A proxy on a port of its own, in front of a server on 127.0.0.1.
@@ -80,6 +91,7 @@ impl Proxy {
             cuts: watch::Sender::new(0),
             targets: watch::Sender::new(Vec::new()),
             slowness: watch::Sender::new(Slowness::default()),
+            disturbance: watch::Sender::new(None),
         });
         let shared = Arc::clone(&state);
         let accepting = tokio::spawn(async move {
@@ -140,6 +152,13 @@ impl Proxy {
         self.state.slowness.send_replace(Slowness { delay, bytes_per_second });
     }
 
+    /// Disturbs the next Kafka request with this API key; returns once that has happened.
+    pub async fn disturb(&self, api_key: i16, how: Disturbance) {
+        self.state.disturbance.send_replace(Some((api_key, how)));
+        // An error says that the proxy is gone.
+        let _ = self.state.disturbance.subscribe().wait_for(Option::is_none).await;
+    }
+
     /// Lets all through again, first what was held back, and at full speed.
     pub fn restore(&self) {
         self.state.holes.send_replace(Vec::new());
@@ -157,6 +176,7 @@ impl Drop for Proxy {
 
 async fn carry(number: usize, client: TcpStream, target: SocketAddr, state: Arc<State>) {
     let mut cuts = state.cuts.subscribe();
+    let lost = Notify::new();
     let carried = async {
         passing(&state, (number, Direction::ToServer)).await;
         let Ok(server) = TcpStream::connect(target).await else {
@@ -167,13 +187,34 @@ async fn carry(number: usize, client: TcpStream, target: SocketAddr, state: Arc<
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::join!(
-            pump(from_client, to_server, &state, (number, Direction::ToServer)),
-            pump(from_server, to_client, &state, (number, Direction::ToClient))
+            pump(from_client, to_server, &state, (number, Direction::ToServer), &lost),
+            pump(from_server, to_client, &state, (number, Direction::ToClient), &lost)
         );
     };
     tokio::select! {
         () = carried => {}
         _ = cuts.changed() => {}
+        () = lost.notified() => {}
+    }
+}
+
+impl State {
+    /// What is to happen to a request in these bytes, which a client sends.
+    fn disturbance_of(
+        &self,
+        requests: &mut Requests,
+        lane: ConnectionDirection,
+        bytes: &[u8],
+    ) -> Option<Disturbance> {
+        if lane.1 == Direction::ToClient {
+            return None;
+        }
+        let wanted = *self.disturbance.borrow();
+        let found = requests.have(bytes, wanted.map(|(api_key, _)| api_key));
+        wanted.filter(|_| found).map(|(_, how)| {
+            self.disturbance.send_replace(None);
+            how
+        })
     }
 }
 
@@ -190,7 +231,9 @@ async fn pump(
     to: OwnedWriteHalf,
     state: &State,
     lane: ConnectionDirection,
+    lost: &Notify,
 ) {
+    let mut requests = Requests::default();
     let slowed = Link::to(to, state.slowness.subscribe());
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -198,8 +241,27 @@ async fn pump(
         passing(state, lane).await;
         match read {
             Ok(count) if count > 0 => {
+                let disturbance = state.disturbance_of(&mut requests, lane, &buffer[..count]);
+                if disturbance == Some(Disturbance::LoseRequest) {
+                    return lost.notify_one();
+                }
+                let replies = (lane.0, Direction::ToClient);
+                if disturbance.is_some() {
+                    state.holes.send_modify(|holes| holes.push(replies));
+                }
                 if slowed.send(&buffer[..count]).await.is_err() {
                     return;
+                }
+                match disturbance {
+                    None | Some(Disturbance::LoseRequest) => {}
+                    Some(Disturbance::LoseReply) => {
+                        sleep(HANDLED).await;
+                        return lost.notify_one();
+                    }
+                    Some(Disturbance::DelayReply(delay)) => {
+                        sleep(delay).await;
+                        state.holes.send_modify(|holes| holes.retain(|hole| *hole != replies));
+                    }
                 }
             }
             _ => {

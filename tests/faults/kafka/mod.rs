@@ -5,6 +5,7 @@ mod cluster;
 mod latency;
 mod record_limits;
 mod topics;
+mod transactions;
 mod unavailable;
 
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT};
@@ -24,6 +25,7 @@ pub fn cases() -> Vec<Case> {
         record_limits::cases(),
         latency::cases(),
         topics::cases(),
+        transactions::cases(),
     ];
     parts.into_iter().flatten().collect()
 }

@@ -48,6 +48,8 @@ impl Cluster {
                 .property("auto.create.topics.enable", "false")
                 .property("broker.session.timeout.ms", "3000")
                 .property("broker.heartbeat.interval.ms", "500")
+                .property("transaction.state.log.replication.factor", "3")
+                .property("transaction.state.log.min.isr", "2")
         };
         Self::try_start(quick).await.unwrap_or_else(|error| panic!("{error}"))
     }
