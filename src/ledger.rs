@@ -187,6 +187,18 @@ pub enum StreamError {
     },
 }
 
+#[cfg(test)]
+impl Ledger {
+    /// Equal for ledgers that behave alike, however much they have seen before.
+    pub(crate) fn canonical(&self) -> String {
+        let records = self.records.iter().map(|record| {
+            let entry = record.entry.map(|entry| entry.wrapping_sub(self.first_entry));
+            (entry, record.ordinal, record.bytes, record.resolved)
+        });
+        format!("{} {:?} {:?}", self.flush_lsn, self.entries, records.collect::<Vec<_>>())
+    }
+}
+
 impl Ledger {
     /// An empty ledger from `start` on: everything that committed before counts as durable.
     pub fn new(start: Lsn) -> Self {

@@ -40,6 +40,9 @@ pub struct Status {
     pub kafka_connected: bool,
     /// Its WAL positions.
     pub position: Position,
+    /// The state topic; `None` without one, or before it was read.
+    #[serde(default)]
+    pub state_topic: Option<StateTopicStatus>,
     /// When the oldest unconfirmed transaction committed; `None` if there is no lag.
     pub oldest_unconfirmed_commit: Option<f64>,
     /// The delivery lag, in seconds.
@@ -67,6 +70,17 @@ pub struct Position {
     pub received: String,
     /// The flush LSN.
     pub confirmed: String,
+}
+
+/// walpost's own position in Kafka.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StateTopicStatus {
+    /// The brokers have acknowledged every event that committed before this position in the WAL.
+    pub position: String,
+    /// When that was written, or read at the start.
+    pub written_at: f64,
+    /// Why it cannot be written now.
+    pub error: Option<String>,
 }
 
 /// The slot, as PostgreSQL reports it.
@@ -108,6 +122,13 @@ impl From<&SlotMetrics> for SlotStatus {
     }
 }
 
+fn state_topic(metrics: &Metrics) -> Option<StateTopicStatus> {
+    #[allow(clippy::cast_precision_loss, reason = "to the microsecond until the year 2255")]
+    let written_at = metrics.state_written.get()? as f64 / 1e6;
+    let position = crate::lsn::Lsn::new(metrics.state_lsn.get()).to_string();
+    Some(StateTopicStatus { position, written_at, error: metrics.unwritten() })
+}
+
 impl Status {
     /// The status at `now`, from the metrics.
     pub(super) fn of(metrics: &Metrics, about: &About, rate: f64, now: SystemTime) -> Self {
@@ -133,6 +154,7 @@ impl Status {
                 received: crate::lsn::Lsn::new(metrics.received_lsn.get()).to_string(),
                 confirmed: metrics.confirmed().to_string(),
             },
+            state_topic: state_topic(metrics),
             oldest_unconfirmed_commit: oldest,
             delivery_lag_seconds: oldest
                 .map_or(0.0, |oldest| (unix_seconds(now) - oldest).max(0.0)),

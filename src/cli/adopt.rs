@@ -20,22 +20,7 @@ pub(super) fn command(arguments: AdoptArguments) -> Exit {
 }
 
 async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
-    let conninfo = assembly::conninfo(config, &Environment::of_process()).map_err(|error| {
-        complain(&error.to_string());
-        Exit::Config
-    })?;
-    let failed = |error: AdoptError| {
-        complain(&error.to_string());
-        match &error {
-            AdoptError::Source(error) => error.into(),
-            AdoptError::Off => Exit::Config,
-            _ => Exit::Failure,
-        }
-    };
-    let kafka = assembly::kafka(config);
-    let read = Positions::read(config, &conninfo, &kafka, apply).await;
-    let positions = read.map_err(failed)?;
-    let topic = config.delivery.state_topic.as_deref().unwrap_or_default();
+    let (positions, topic) = positions(config, "walpost adopt", apply).await?;
     let slot = &config.source.slot;
     let found = positions.slot;
     print(&format!("replication slot {slot}: confirmed up to {found}\n"));
@@ -56,4 +41,30 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
     positions.adopt(topic).await.map_err(failed)?;
     print(&format!("state topic {topic}: now {found}; `walpost run` continues from there\n"));
     Ok(())
+}
+
+/// The positions of slot and state topic, and the topic's name.
+pub(super) async fn positions<'a>(
+    config: &'a Config,
+    command: &str,
+    create: bool,
+) -> Result<(Positions, &'a str), Exit> {
+    let conninfo = assembly::conninfo(config, &Environment::of_process()).map_err(|error| {
+        complain(&error.to_string());
+        Exit::Config
+    })?;
+    let kafka = assembly::kafka(config);
+    let read = Positions::read(config, &conninfo, &kafka, command, create).await;
+    let topic = config.delivery.state_topic.as_deref().unwrap_or_default();
+    Ok((read.map_err(failed)?, topic))
+}
+
+/// Prints the error.
+pub(super) fn failed(error: AdoptError) -> Exit {
+    complain(&error.to_string());
+    match error {
+        AdoptError::Source(error) => (&error).into(),
+        AdoptError::Off => Exit::Config,
+        _ => Exit::Failure,
+    }
 }

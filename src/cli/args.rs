@@ -13,6 +13,7 @@ use clap_complete::Shell;
 
 use crate::config::{Flags, Setting};
 use crate::lsn::{Lsn, ParseLsnError};
+use crate::position::EventPosition;
 use crate::record::Cause;
 
 const EXIT_CODES: &str = "\
@@ -51,6 +52,11 @@ const ADOPT_EXAMPLES: &str = "\
 Examples:
   walpost adopt             # show both positions
   walpost adopt --apply     # continue from the slot's position";
+
+const SKIP_EXAMPLES: &str = "\
+Examples:
+  walpost skip --position 0000000001926E68/00000002
+  walpost skip --position 0000000001926E68/00000002 --apply";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
@@ -142,6 +148,8 @@ pub enum Command {
     Init(InitArguments),
     /// Show the positions of slot and state topic, or accept the slot's position
     Adopt(AdoptArguments),
+    /// Order that one undeliverable event is not published, with a state topic
+    Skip(SkipArguments),
     /// Check PostgreSQL and Kafka before `run`; prints one finding per line, with the fix
     Check(CheckArguments),
     /// Show whether a running walpost delivers, its delivery lag and the retained WAL
@@ -272,6 +280,30 @@ pub struct AdoptArguments {
     /// Options of the configuration.
     #[command(flatten)]
     pub options: Options,
+}
+
+/// `walpost skip`
+#[derive(Args)]
+#[command(
+    after_help = SKIP_EXAMPLES,
+    after_long_help = format!("{SKIP_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
+pub struct SkipArguments {
+    /// Position of the event, as the error and the header `walpost.position` have it
+    #[arg(long, value_parser = event_position)]
+    pub position: EventPosition,
+    /// Write the order to the state topic; `run` then passes over the event
+    #[arg(long)]
+    pub apply: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+fn event_position(text: &str) -> Result<EventPosition, String> {
+    EventPosition::from_text(text).ok_or_else(|| {
+        "16 hexadecimal digits, a slash and 8 digits, as in 0000000001926E68/00000002".to_owned()
+    })
 }
 
 /// `walpost check`

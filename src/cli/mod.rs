@@ -13,6 +13,7 @@ mod logging;
 mod man;
 mod replay;
 mod run;
+mod skip;
 mod status;
 mod stdout;
 mod tail;
@@ -47,6 +48,7 @@ fn dispatch(command: Command) -> Exit {
     match command {
         Command::Init(arguments) => init::command(arguments),
         Command::Adopt(arguments) => adopt::command(arguments),
+        Command::Skip(arguments) => skip::command(arguments),
         Command::Config(arguments) => match configuration(&arguments.options.into()) {
             Ok(config) if arguments.json => print(&config::json(&config)),
             Ok(config) => print(&config::table(&config)),

@@ -149,6 +149,7 @@ fn progress(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     page.gauge(&names::IN_FLIGHT_BYTES, &figures.in_flight_bytes.get())?;
     page.gauge(&names::IN_FLIGHT_LIMIT_BYTES, &figures.in_flight_limit_bytes.get())?;
     page.gauge(&names::STATE_LSN, &figures.state_lsn.get())?;
+    page.gauge(&names::STATE_WRITTEN_TIMESTAMP, &figures.state_written.seconds())?;
     page.count(&names::STATE_FAILURES, figures.state_failures.get())?;
     page.count(&names::SPLIT_TRANSACTIONS, figures.split_transactions.get())?;
     let held_back = i64::try_from(figures.backpressure_micros.get()).unwrap_or(i64::MAX);

@@ -60,6 +60,8 @@ pub struct Metrics {
     pub in_flight_limit_bytes: Figure,
     /// The position in the state topic.
     pub state_lsn: Figure,
+    /// When the state topic was last written, or read at the start.
+    pub state_written: Moment,
     /// Failures of the state topic.
     pub state_failures: Figure,
     /// PostgreSQL transactions of which a part was committed to Kafka.
@@ -153,6 +155,7 @@ impl Default for Metrics {
             in_flight_bytes: Figure::default(),
             in_flight_limit_bytes: Figure::default(),
             state_lsn: Figure::default(),
+            state_written: Moment::default(),
             state_failures: Figure::default(),
             split_transactions: Figure::default(),
             backpressure_micros: Figure::default(),

@@ -112,6 +112,8 @@ metrics! {
         "The in-flight limit: delivery.in_flight_bytes.";
     STATE_LSN = Gauge "walpost_state_lsn" []
         "The position in the state topic, as bytes of WAL; 0 without the state topic, or before it was read.";
+    STATE_WRITTEN_TIMESTAMP = Gauge "walpost_state_written_timestamp_seconds" []
+        "When the position was last written to the state topic, or read from it at the start; 0 before. It is written when the position advances.";
     STATE_FAILURES = Counter "walpost_state_failures_total" []
         "Failed attempts to open or write the state topic. Until one succeeds, nothing is confirmed to PostgreSQL.";
     SPLIT_TRANSACTIONS = Counter "walpost_split_transactions_total" []

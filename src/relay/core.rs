@@ -42,7 +42,7 @@
 use crate::ledger::{Failed, Ledger, Seq, StreamError};
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, Outbox};
-use crate::pgoutput::{Begin, Insert, Message, PgTimestamp};
+use crate::pgoutput::{Begin, Message, PgTimestamp};
 use crate::position::EventPosition;
 use crate::record::Router;
 
@@ -52,6 +52,7 @@ pub use self::counters::{Counters, DroppedHeaders};
 use self::isolation::Isolation;
 pub use self::quarantine::Diverted;
 use self::quarantine::Quarantine;
+use self::skips::Skips;
 use crate::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use crate::record::{Policies, Policy};
 
@@ -63,6 +64,7 @@ mod halt;
 mod isolation;
 mod publish;
 mod quarantine;
+mod skips;
 
 /// Minimum budget for the ledger's own memory, in bytes: the ledger keeps what follows a record
 /// that stays unacknowledged.
@@ -96,6 +98,7 @@ pub struct Core {
     quarantine: Quarantine,
     /// The number of positions added to it.
     quarantined: u64,
+    skips: Skips,
     diverted: Vec<Diverted>,
     /// The first event with dropped headers since the last call of [`Core::take_dropped_headers`].
     dropped_headers: Option<DroppedHeaders>,
@@ -148,6 +151,7 @@ impl Core {
             policies: Policies::default(),
             quarantine: Quarantine::default(),
             quarantined: 0,
+            skips: Skips::default(),
             diverted: Vec::new(),
             dropped_headers: None,
             ordinary: None,
@@ -528,10 +532,6 @@ impl Core {
         Ok(())
     }
 
-    fn origin(&self, message: &Message) -> EventOrigin {
-        origin(&self.outbox, message)
-    }
-
     /// Whether an event of the open transaction was taken.
     fn is_within_events(&self) -> bool {
         self.transaction.as_ref().is_some_and(|transaction| transaction.next_ordinal > 0)
@@ -580,20 +580,11 @@ impl Core {
     }
 }
 
-/// The table or message prefix of the event in `message`.
-fn origin(outbox: &Outbox, message: &Message) -> EventOrigin {
-    let of_table = |insert: &Insert| outbox.table(insert.relation).cloned();
-    match message {
-        Message::Logical(logical) => EventOrigin::Message(logical.prefix.clone()),
-        Message::Insert(insert) => {
-            of_table(insert).map_or_else(|| EventOrigin::Message(String::new()), EventOrigin::Table)
-        }
-        _ => EventOrigin::Message(String::new()),
-    }
-}
-
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
 mod properties;
+
+#[cfg(test)]
+mod exploration;

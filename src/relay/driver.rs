@@ -249,6 +249,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.log_refused_messages();
         let Diagnostics { stats, event_log, stuck_stream, .. } = &mut self.diagnostics;
         event_log.diverted(self.core.take_diverted(), &stats.metrics);
+        event_log.skipped(self.core.take_skipped());
         if let Some(dropped) = self.core.take_dropped_headers() {
             let count = self.core.counters().dropped_headers;
             event_log.dropped_headers(&dropped, count, Instant::now());

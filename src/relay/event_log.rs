@@ -174,6 +174,15 @@ impl EventLog {
         }
     }
 
+    /// Logs each event that was skipped by an operator's order once.
+    pub(super) fn skipped(&mut self, positions: Vec<EventPosition>) {
+        for position in positions {
+            if self.logged_diverted.insert(position) {
+                tracing::warn!(%position, "event not published, as ordered by walpost skip");
+            }
+        }
+    }
+
     /// Logs that headers of an event were dropped, `count` in total: at most once per
     /// [`DROPPED_INTERVAL`].
     pub(super) fn dropped_headers(&mut self, dropped: &DroppedHeaders, count: u64, now: Instant) {

@@ -4,11 +4,13 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode as Code;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
+use crate::position::EventPosition;
 use crate::sink::{KafkaConfig, MetadataClient};
 use crate::source::{self, Facts, Limit, Silent, SourceError, identify_server};
 use crate::state::{KafkaStateStore, State, StateEvent, StateFailure, StateKey, StateStore};
@@ -42,7 +44,20 @@ pub(crate) enum AdoptError {
     Brokers(String),
     #[error("delivery.state_topic is off")]
     Off,
+    #[error(
+        "state topic {topic} has no position for this slot, server and delivery.id: run \
+         `walpost adopt --apply` first"
+    )]
+    NoPosition { topic: String },
+    #[error(
+        "the event at {position} is not to come any more: walpost has passed everything that \
+         commits before {acked} (state topic {topic})"
+    )]
+    Passed { topic: String, position: EventPosition, acked: Lsn },
 }
+
+/// How many positions of skipped events are kept, at least those that are still to come.
+const SKIPPED_MAX: usize = 100;
 
 /// The positions of slot and state topic.
 pub(crate) struct Positions {
@@ -56,27 +71,26 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    /// Reads both, for a slot that nobody uses. Creates the topic if it is missing and `create`
+    /// Reads both for `command`, for a slot that nobody uses. Creates the topic if it is missing and `create`
     /// is set; otherwise a missing topic has no position.
     pub(crate) async fn read(
         config: &Config,
         conninfo: &ConnInfo,
         kafka: &KafkaConfig,
+        command: &str,
         create: bool,
     ) -> Result<Self, AdoptError> {
         let topic = config.delivery.state_topic.clone().ok_or(AdoptError::Off)?;
         let slot = &config.source.slot;
-        let control =
-            source::control(conninfo, "walpost adopt").await.map_err(SourceError::from)?;
+        let control = source::control(conninfo, command).await.map_err(SourceError::from)?;
         let mut limit = Limit::new(conninfo, &control);
         let facts = limit.first(Facts::read(&control.client, slot)).await??;
         let position = facts.require_slot(slot)?;
         if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
             return Err(AdoptError::InUse { slot: slot.clone(), pid });
         }
-        let (system_identifier, timeline) = identify_server(conninfo, &control, "walpost adopt")
-            .await
-            .map_err(SourceError::from)?;
+        let (system_identifier, timeline) =
+            identify_server(conninfo, &control, command).await.map_err(SourceError::from)?;
         let key = StateKey {
             delivery_id: config.delivery.id.clone(),
             system_identifier,
@@ -99,17 +113,53 @@ impl Positions {
 
     /// Writes the slot's position to the state topic.
     pub(crate) async fn adopt(mut self, topic: &str) -> Result<(), AdoptError> {
+        let former = self.state.take();
         let state = State {
-            generation: self.state.map_or(1, |state| state.generation + 1),
+            generation: former.as_ref().map_or(1, |state| state.generation + 1),
             timeline: self.timeline,
-            cluster: self.cluster,
+            cluster: self.cluster.take(),
             acked_upto: self.slot,
             last: None,
             partial: None,
+            skipped: former.map(|state| state.skipped).unwrap_or_default(),
             layout: String::new(),
             at_ms: crate::state::unix_ms(),
         };
-        self.store.write(&state);
+        self.write(topic, &state).await
+    }
+
+    /// What is to be written to skip the event at `position`.
+    pub(crate) fn skipping(
+        &self,
+        topic: &str,
+        position: EventPosition,
+    ) -> Result<State, AdoptError> {
+        let topic = topic.to_owned();
+        let Some(state) = self.state.clone() else {
+            return Err(AdoptError::NoPosition { topic });
+        };
+        let partly = state
+            .partial
+            .is_some_and(|partial| partial.commit_lsn == position.commit_lsn && position < partial);
+        let acked = state.acked_upto;
+        if position.commit_lsn < acked || partly {
+            return Err(AdoptError::Passed { topic, position, acked });
+        }
+        let mut skipped = BTreeSet::from_iter(state.skipped);
+        skipped.insert(position);
+        while skipped.len() > SKIPPED_MAX
+            && skipped.first().is_some_and(|first| first.commit_lsn < acked)
+        {
+            skipped.pop_first();
+        }
+        let skipped = skipped.into_iter().collect();
+        let (generation, at_ms) = (state.generation + 1, crate::state::unix_ms());
+        Ok(State { generation, skipped, at_ms, ..state })
+    }
+
+    /// Writes this state to the state topic.
+    pub(crate) async fn write(&mut self, topic: &str, state: &State) -> Result<(), AdoptError> {
+        self.store.write(state);
         match event(&mut self.store).await {
             StateEvent::Written => Ok(()),
             StateEvent::Failed(failure) => {

@@ -87,7 +87,8 @@ pub enum PublicationChange {
          PostgreSQL then never sends. Create it with the SQL that `walpost init` prints, publish \
          by \
          hand what was committed before it, then SELECT \
-         pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again"
+         pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again{}",
+        ADOPT
     )]
     Missing {
         /// The server's message.
@@ -114,11 +115,14 @@ pub enum PublicationChange {
     },
 }
 
+/// What an operator has to do after advancing the slot.
+const ADOPT: &str = " (with a state topic, run `walpost adopt --apply` first)";
+
 fn advance_first(slot: Option<&str>) -> String {
     slot.map_or_else(String::new, |slot| {
         format!(
             "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
-             pg_catalog.pg_current_wal_lsn()), then "
+             pg_catalog.pg_current_wal_lsn()){ADOPT}, then "
         )
     })
 }
@@ -253,7 +257,7 @@ impl SourceError {
                  ELSE pg_catalog.max(lsn) END) FROM \
                  pg_catalog.pg_logical_slot_peek_binary_changes('{slot}', NULL, 1, 'proto_version', \
                  '1', 'publication_names', '<publication>', 'messages', 'true'); and start walpost \
-                 again"
+                 again{ADOPT}"
             );
         };
         // PostgreSQL sends a transaction again unless its commit record lies before the slot's
@@ -261,7 +265,7 @@ impl SourceError {
         let after = Lsn::new(commit_lsn.as_u64().saturating_add(1));
         format!(
             "To skip that transaction, publish it by hand, then SELECT \
-             pg_catalog.pg_replication_slot_advance('{slot}', '{after}'); and start walpost again"
+             pg_catalog.pg_replication_slot_advance('{slot}', '{after}'); and start walpost again{ADOPT}"
         )
     }
 

@@ -63,8 +63,8 @@ pub enum SlotError {
     #[error(
         "replication slot \"{slot}\" was confirmed up to {found} by another client, walpost \
          itself had confirmed {confirmed}: what was committed between these was not published by \
-         this walpost; find out who advanced the slot, then start walpost again to resume from \
-         {found}"
+         this walpost; find out who advanced the slot, then start walpost again (with a state \
+         topic after `walpost adopt --apply`) to resume from {found}"
     )]
     Advanced {
         /// The slot.
@@ -80,7 +80,7 @@ pub enum SlotError {
         "replication slot \"{slot}\" is confirmed up to {found}, and was used by another client, \
          which is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
          committed between these may not be published; find out who advanced the slot, then start \
-         walpost again to resume from {found}"
+         walpost again (with a state topic after `walpost adopt --apply`) to resume from {found}"
     )]
     AdvancedWhileWaiting {
         /// The slot.

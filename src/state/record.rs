@@ -62,6 +62,9 @@ pub struct State {
     /// In exactly-once mode: the first event that is not published, if its transaction is published
     /// in part.
     pub partial: Option<EventPosition>,
+    /// Events that are not to be published, by `walpost skip`: those that are still to come, and the
+    /// newest of those before. In order.
+    pub skipped: Vec<EventPosition>,
     /// A hash of what decides which transactions have events.
     pub layout: String,
     /// When it was written, in milliseconds since 1970.
@@ -89,6 +92,8 @@ struct Value {
     last: Option<LastValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     partial: Option<PartialValue>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    skipped: Vec<String>,
     layout: String,
     at_ms: u64,
 }
@@ -139,6 +144,7 @@ impl State {
                 commit_lsn: partial.commit_lsn.to_string(),
                 events: partial.ordinal,
             }),
+            skipped: self.skipped.iter().map(ToString::to_string).collect(),
             layout: self.layout.clone(),
             at_ms: self.at_ms,
         })
@@ -165,6 +171,9 @@ impl State {
         let partial = value.partial.map(|partial| {
             Ok(EventPosition { commit_lsn: lsn(&partial.commit_lsn)?, ordinal: partial.events })
         });
+        let skipped = value.skipped.iter().map(|text| {
+            EventPosition::from_text(text).ok_or_else(|| invalid(&format!("position {text}")))
+        });
         Ok(Self {
             generation: value.generation,
             timeline: value.timeline,
@@ -172,6 +181,7 @@ impl State {
             acked_upto: lsn(&value.acked_upto)?,
             last: last.transpose()?,
             partial: partial.transpose()?,
+            skipped: skipped.collect::<Result<_, _>>()?,
             layout: value.layout,
             at_ms: value.at_ms,
         })
@@ -190,6 +200,7 @@ mod tests {
             acked_upto: Lsn::new(0x1_0000_00A0),
             last,
             partial: None,
+            skipped: Vec::new(),
             layout: "l".to_owned(),
             at_ms: 7,
         }
@@ -205,7 +216,8 @@ mod tests {
         };
         let event = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         for (last, partial) in [(None, None), (Some(last), None), (Some(last), Some(event))] {
-            let state = State { partial, ..state(last) };
+            let skipped = partial.into_iter().collect();
+            let state = State { partial, skipped, ..state(last) };
             assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
         }
     }
@@ -214,6 +226,7 @@ mod tests {
     fn a_record_of_a_newer_walpost_or_of_another_program_is_an_error() {
         // Written by a walpost without exactly-once delivery.
         assert!(!state(None).to_json().contains("partial"));
+        assert!(!state(None).to_json().contains("skipped"));
         let newer = state(None).to_json().replace("\"version\":1", "\"version\":2");
         assert_eq!(State::of_json(newer.as_bytes()), Err(UnreadableState::Newer(2)));
         // A newer format may lack what this one has.

@@ -30,6 +30,7 @@ mod sessions;
 #[cfg(feature = "crash-points")]
 mod several_producers;
 mod sharded_slots;
+mod skip;
 mod slot;
 mod startup_errors;
 mod state_topic;

@@ -39,6 +39,7 @@ pub(crate) fn adopted(acked_upto: Lsn) -> State {
         acked_upto,
         last: None,
         partial: None,
+        skipped: Vec::new(),
         layout: String::new(),
         at_ms: 0,
     }

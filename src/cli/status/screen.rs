@@ -80,6 +80,14 @@ impl Screen {
         let position = &status.position;
         let position = format!("confirmed {}, received {}", position.confirmed, position.received);
         self.line("position", &[plain(&position)]);
+        if let Some(state) = &status.state_topic {
+            let written = format!(
+                "acknowledged up to {}, written {} ago",
+                state.position,
+                duration(now - state.written_at)
+            );
+            self.line("state topic", &[plain(&written)]);
+        }
         if let Some(error) = &status.last_error {
             let text = format!("{} ago: {}", duration(now - error.at), error.text);
             self.line("last error", &[plain(&text)]);

@@ -73,6 +73,12 @@ impl Core {
         }
     }
 
+    /// The commit that is requested.
+    #[cfg(test)]
+    pub(super) fn requested_commit(&self) -> Option<CommitAt> {
+        self.commits.as_ref()?.requested
+    }
+
     /// Records produced since the last commit, and their bytes.
     pub fn uncommitted(&self) -> (u64, u64) {
         self.commits.as_ref().map_or((0, 0), |commits| (commits.records, commits.bytes))

@@ -32,10 +32,18 @@ pub enum Halt {
 }
 
 impl Halt {
-    /// How an operator resumes on `slot`: by making the event deliverable, or by skipping its whole
-    /// transaction. Valid only once everything before it is durable.
-    pub fn remedy(&self, slot: &str) -> String {
+    /// How an operator resumes on `slot`: by making the event deliverable, or by skipping it, without
+    /// a state topic with its whole transaction. Valid only once everything before it is durable.
+    pub fn remedy(&self, slot: &str, has_state: bool) -> String {
         let commit_lsn = match self {
+            Self::Poison { poison, .. } if has_state => {
+                return format!(
+                    "then start walpost again. Nothing from its transaction on is confirmed, and \
+                     the WAL cannot be edited: to skip this event, publish it by hand, then run \
+                     `walpost skip --position {} --apply`",
+                    poison.position
+                );
+            }
             Self::Poison { poison, .. } => poison.position.commit_lsn,
             Self::Changed { commit_lsn, .. } => *commit_lsn,
             Self::Plan(_) => return "then start walpost again".to_owned(),
@@ -43,10 +51,11 @@ impl Halt {
         // PostgreSQL sends a transaction again unless its commit record lies before the slot's
         // position.
         let after = Lsn::new(commit_lsn.as_u64().saturating_add(1));
+        let adopt = if has_state { ", and run `walpost adopt --apply`" } else { "" };
         format!(
             "then start walpost again. Nothing from its transaction on is confirmed, and the WAL \
              cannot be edited: to skip the whole transaction, publish it by hand, then SELECT \
-             pg_catalog.pg_replication_slot_advance('{slot}', '{after}')"
+             pg_catalog.pg_replication_slot_advance('{slot}', '{after}'){adopt}"
         )
     }
 }

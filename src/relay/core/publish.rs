@@ -1,11 +1,11 @@
 //! From a message to a record; a poison event is handled by the policy of its cause.
 
-use super::halt::Halt;
+use super::halt::{EventOrigin, Halt};
 use super::isolation::{IsolatedRecord, Isolation};
 use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken};
 use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, Outbox};
-use crate::pgoutput::Message;
+use crate::pgoutput::{Insert, Message};
 use crate::position::EventPosition;
 use crate::record::Policy;
 use crate::record::dead_letter::DeadLetter;
@@ -41,6 +41,11 @@ impl Core {
             (None, _) => Ok(Taken::Yes),
             (Some(_), _) if is_taken => {
                 self.count_ordinal();
+                Ok(Taken::Yes)
+            }
+            (Some(_), _) if self.skips.take(position) => {
+                self.counters.skipped += 1;
+                self.count_event();
                 Ok(Taken::Yes)
             }
             (Some(Ok(event)), _) => self.publish(message, &event, outlet),
@@ -187,6 +192,10 @@ impl Core {
         Ok(())
     }
 
+    pub(super) fn origin(&self, message: &Message) -> EventOrigin {
+        origin(&self.outbox, message)
+    }
+
     fn count_dropped_headers(&mut self, message: &Message, event: &Event<'_>) {
         let Some(dropped) = self.router.dropped_headers() else { return };
         self.counters.dropped_headers += dropped.count;
@@ -244,4 +253,16 @@ fn offer(
 
 fn is_to_be_isolated(isolation: Option<&Isolation>, position: EventPosition) -> bool {
     isolation.is_some_and(|isolation| isolation.position == position)
+}
+
+/// The table or message prefix of the event in `message`.
+fn origin(outbox: &Outbox, message: &Message) -> EventOrigin {
+    let of_table = |insert: &Insert| outbox.table(insert.relation).cloned();
+    match message {
+        Message::Logical(logical) => EventOrigin::Message(logical.prefix.clone()),
+        Message::Insert(insert) => {
+            of_table(insert).map_or_else(|| EventOrigin::Message(String::new()), EventOrigin::Table)
+        }
+        _ => EventOrigin::Message(String::new()),
+    }
 }

@@ -138,13 +138,26 @@ fn a_row_without_a_key_halts_the_relay() {
     let Some(halt @ Halt::Poison { .. }) = core.halted() else {
         panic!("not halted: {:?}", core.halted());
     };
-    let text = format!("{halt}; {}", halt.remedy("walpost"));
+    let text = format!("{halt}; {}", halt.remedy("walpost", false));
     for part in ["table public.outbox", "000000000000000A/00000000", "(id 1)", "`aggregate_id`"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     // The commit record is at 0/A: one byte further skips it, and nothing else.
     assert!(text.contains("pg_catalog.pg_replication_slot_advance('walpost', '0/B')"), "{text}");
     assert!(!core.wants_input() && core.is_drained());
+    let position = EventPosition { commit_lsn: Lsn::new(10), ordinal: 0 };
+    let text = halt.remedy("walpost", true);
+    assert!(text.contains(&format!("`walpost skip --position {position} --apply`")), "{text}");
+
+    // The event alone is skipped, and what follows in its transaction is published.
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    core.skip([position]);
+    begun(&mut core, &mut outlet);
+    for event in [keyless(), insert(1)] {
+        assert_eq!(core.receive(&event, &mut outlet), Ok(Taken::Yes));
+    }
+    assert!(core.halted().is_none() && outlet.0.len() == 1, "{:?}", core.halted());
+    assert_eq!((core.take_skipped(), core.counters().skipped), (vec![position], 1));
 }
 
 #[test]

@@ -272,7 +272,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     pub(super) fn outcome(self) -> Result<Summary, RelayError> {
         if let Some(halt) = self.core.halted() {
             let remedy = if self.core.is_drained() && self.core.uncommitted_before() == 0 {
-                halt.remedy(self.source.slot())
+                halt.remedy(self.source.slot(), self.state.is_some())
             } else {
                 UNDELIVERED.to_owned()
             };

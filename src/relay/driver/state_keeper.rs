@@ -272,7 +272,7 @@ impl StateKeeper {
 
     fn written(&mut self, core: &mut Core) {
         if let Phase::Writing(state) = std::mem::replace(&mut self.phase, Phase::Open) {
-            self.metrics.state_lsn.set(state.acked_upto.as_u64());
+            note_position(&self.metrics, state.acked_upto);
             core.committed(state.checkpoint());
             self.state = Some(*state);
             self.delays = backoff(BACKOFF_LIMIT);
@@ -420,4 +420,10 @@ impl StateKeeper {
         }
         Ok(())
     }
+}
+
+/// The state topic has this position.
+fn note_position(metrics: &Metrics, position: Lsn) {
+    metrics.state_lsn.set(position.as_u64());
+    metrics.state_written.set(i64::try_from(unix_ms()).unwrap_or_default().saturating_mul(1000));
 }

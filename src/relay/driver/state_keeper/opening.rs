@@ -2,7 +2,7 @@
 
 use tokio::time::{Instant, sleep};
 
-use super::{Phase, StateKeeper, StateOpened, StateSettings, Urgency};
+use super::{Phase, StateKeeper, StateOpened, StateSettings, Urgency, note_position};
 use crate::lsn::Lsn;
 use crate::relay::driver::Relay;
 use crate::relay::run_result::RelayError;
@@ -91,6 +91,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 events: partial.ordinal,
             }))));
         }
+        self.core.skip(state.skipped.iter().copied());
         if self.core.is_exactly_once() {
             self.core.resume_from(state.checkpoint());
         }
@@ -114,7 +115,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         });
         keeper.phase = Phase::Open;
         keeper.metrics.state_trouble(None);
-        keeper.metrics.state_lsn.set(keeper.covered().as_u64());
+        note_position(&keeper.metrics, keeper.covered());
         Ok(Some(StateOpened::Ready))
     }
 
