@@ -58,22 +58,23 @@ pub fn relay(
     let source = source(config, environment)?;
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
-    let kafka = kafka(config);
+    let (kafka, properties) = (kafka(config), kafka_source(config, environment));
     let topic = config.delivery.state_topic.as_ref();
     let (core, sink, store) = match config.delivery.mode {
         DeliveryMode::AtLeastOnce => {
             let sink = KafkaSink::new(&kafka, Arc::clone(&metrics))?;
-            let store = topic.map(|topic| KafkaStateStore::new(&kafka, topic));
+            let store = topic.map(|topic| KafkaStateStore::new(properties.clone(), topic));
             (core, ConfiguredSink::Idempotent(sink), store)
         }
         DeliveryMode::ExactlyOnce => {
             let sink = TransactionalSink::new(&kafka, Arc::clone(&metrics))?;
-            let store =
-                topic.map(|topic| KafkaStateStore::with_events(&kafka, topic, sink.transactions()));
+            let store = topic.map(|topic| {
+                KafkaStateStore::with_events(properties.clone(), topic, sink.transactions())
+            });
             (core.exactly_once(), ConfiguredSink::Transactional(sink), store)
         }
     };
-    let sink = sink.reloading_from(kafka_source(config, environment));
+    let sink = sink.reloading_from(properties);
     let drain_timeout = config.delivery.drain_timeout;
     let settings = RelaySettings { drain_timeout, until, owns_thread: false };
     let (handle, stop) = stop_channel();

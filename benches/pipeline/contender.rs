@@ -51,6 +51,16 @@ impl Contender {
         }
     }
 
+    /// Does what an operator does before the first start with that slot.
+    pub(crate) async fn prepare(self, fixture: &Fixture, slot: &str, topics: &TopicNames) {
+        match self {
+            Self::WalpostWithState | Self::WalpostExactlyOnce => {
+                fixture.adopt(slot, &state_topic(topics)).await;
+            }
+            Self::Walpost | Self::WalpostStreaming | Self::Debezium => {}
+        }
+    }
+
     /// Reads that slot of that publication into those topics of the brokers at that address. It may
     /// not have begun when this returns.
     pub(crate) async fn start(
@@ -59,7 +69,7 @@ impl Contender {
         (slot, publication): (&str, &str),
         (topics, bootstrap): (&TopicNames, &str),
     ) -> Running {
-        let state_topic = format!("{}-state", topics.base());
+        let state_topic = state_topic(topics);
         let walpost = |arguments: &[&str]| {
             let run = fixture.run(&topics.template(), bootstrap);
             let run = run.args(["--slot", slot, "--publication", publication]);
@@ -69,17 +79,17 @@ impl Contender {
         match self {
             Self::Walpost => walpost(&[]),
             Self::WalpostStreaming => walpost(&["--catch-up", "stream"]),
-            Self::WalpostWithState => {
-                fixture.adopt(slot, &state_topic).await;
-                walpost(&with_state)
-            }
+            Self::WalpostWithState => walpost(&with_state),
             Self::WalpostExactlyOnce => {
-                fixture.adopt(slot, &state_topic).await;
                 walpost(&[&with_state[..], &["--delivery", "exactly-once"]].concat())
             }
             Self::Debezium => debezium(fixture, (slot, publication), (topics, bootstrap)).await,
         }
     }
+}
+
+fn state_topic(topics: &TopicNames) -> String {
+    format!("{}-state", topics.base())
 }
 
 async fn debezium(

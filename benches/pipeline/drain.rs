@@ -256,6 +256,7 @@ pub(crate) async fn run(
     rows: u64,
     all: impl Fn() -> bool,
 ) -> Run {
+    trial.prepare(contender).await;
     let (server, begun) = (trial.fixture.server_cpu_time(), Instant::now());
     trial.start(contender).await;
     let seconds = seconds_until(begun, "every record is readable", all).await;

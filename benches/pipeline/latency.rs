@@ -135,6 +135,7 @@ async fn run(
         if conditions.open_transaction {
             open = Some(fixture.open_transaction().await);
         }
+        trial.prepare(contender).await;
         trial.start(contender).await;
         trial.streams().await;
     } else {

@@ -31,6 +31,7 @@ async fn run(plan: &Plan, contender: Contender, report: &mut Report) {
     let rows = plan.rows * 20;
     let (mut trial, read) = Trial::counting(&fixture, &Conditions::default(), PART).await;
     trial.create_slot().await;
+    trial.prepare(contender).await;
     trial.start(contender).await;
     trial.streams().await;
     // What a start takes is not what a running one takes.

@@ -37,6 +37,7 @@ async fn run(fixture: &Fixture, contender: Contender, name: &str, report: &mut R
     let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
                   VALUES ('order', '1', 'placed', '{}')";
     fixture.execute(insert).await;
+    trial.prepare(contender).await;
     let begun = Instant::now();
     trial.start(contender).await;
     let count = |count: usize| last.lock().expect("no panic").len() >= count;

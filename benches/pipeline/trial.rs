@@ -104,6 +104,13 @@ impl<'a> Trial<'a> {
         name
     }
 
+    /// Does what an operator does before the first start of a contender.
+    pub(crate) async fn prepare(&self, contender: Contender) {
+        for slot in &self.slots {
+            contender.prepare(self.fixture, &slot.name, &self.topics).await;
+        }
+    }
+
     /// Starts a contender for each slot, all into the same topics.
     pub(crate) async fn start(&mut self, contender: Contender) {
         for Slot { name, publication } in &self.slots {

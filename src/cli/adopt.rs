@@ -32,6 +32,12 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
              not published by walpost\n",
             found.bytes_since(acked)
         ),
+        Some(acked) if acked > found => format!(
+            "state topic {topic}: acknowledged up to {acked}. To adopt the slot's position would \
+             publish the events in {} bytes of WAL again; without that `walpost run` continues at \
+             {acked}\n",
+            acked.bytes_since(found)
+        ),
         Some(acked) => format!("state topic {topic}: acknowledged up to {acked}\n"),
     });
     if !apply {

@@ -56,7 +56,8 @@ Examples:
 const SKIP_EXAMPLES: &str = "\
 Examples:
   walpost skip --position 0000000001926E68/00000002
-  walpost skip --position 0000000001926E68/00000002 --apply";
+  walpost skip --position 0000000001926E68/00000002 --apply
+  walpost skip --position 0000000001926E68/00000002 --undo --apply";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
@@ -295,6 +296,9 @@ pub struct SkipArguments {
     /// Write the order to the state topic; `run` then passes over the event
     #[arg(long)]
     pub apply: bool,
+    /// Take the order back
+    #[arg(long)]
+    pub undo: bool,
     /// Options of the configuration.
     #[command(flatten)]
     pub options: Options,

@@ -8,32 +8,40 @@ use crate::config::Config;
 use crate::position::EventPosition;
 
 pub(super) fn command(arguments: SkipArguments) -> Exit {
-    let SkipArguments { position, apply, options } = arguments;
-    let config = match configuration(&options.into()) {
+    let config = match configuration(&arguments.options.into()) {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    match block_on(skip(&config, position, apply)) {
+    let SkipArguments { position, apply, undo, .. } = arguments;
+    match block_on(skip(&config, position, (apply, undo))) {
         Ok(()) => Exit::Ok,
         Err(exit) => exit,
     }
 }
 
-async fn skip(config: &Config, position: EventPosition, apply: bool) -> Result<(), Exit> {
+async fn skip(
+    config: &Config,
+    position: EventPosition,
+    (apply, undo): (bool, bool),
+) -> Result<(), Exit> {
     let (mut positions, topic) = positions(config, "walpost skip", false).await?;
-    let state = positions.skipping(topic, position).map_err(failed)?;
-    let acked = state.acked_upto;
-    print(&format!("state topic {topic}: acknowledged up to {acked}\n"));
+    let state = if undo {
+        positions.not_skipping(topic, position)
+    } else {
+        positions.skipping(topic, position)
+    };
+    let state = state.map_err(failed)?;
+    let is_published = if undo { "will be published" } else { "will not be published" };
+    print(&format!("state topic {topic}: acknowledged up to {}\n", state.acked_upto));
     if !apply {
         print(&format!(
-            "nothing was changed; with --apply the event at {position} will not be published, and \
-             no replay publishes it later\n"
+            "nothing was changed; with --apply the event at {position} {is_published}\n"
         ));
         return Ok(());
     }
     positions.write(topic, &state).await.map_err(failed)?;
     print(&format!(
-        "state topic {topic}: the event at {position} will not be published; start `walpost run`\n"
+        "state topic {topic}: the event at {position} {is_published}; start `walpost run`\n"
     ));
     Ok(())
 }

@@ -38,8 +38,10 @@ pub(crate) fn check(
     if let Some(topic) = &config.delivery.state_topic {
         let is_required =
             config.delivery.state_required || config.delivery.mode == DeliveryMode::ExactlyOnce;
-        topics.check(topic, Purpose::State { is_required });
-        topics.transactions(&config.delivery.id);
+        let is_there = topics.check(topic, Purpose::State { is_required });
+        if is_there || is_required {
+            topics.transactions(&config.delivery.id, topic, is_required);
+        }
     }
 }
 
@@ -68,8 +70,11 @@ struct TopicCheck<'a> {
 }
 
 impl TopicCheck<'_> {
-    fn check(&mut self, name: &str, purpose: Purpose) {
-        match self.client.topic(name) {
+    /// Whether the topic is there, for walpost's user.
+    fn check(&mut self, name: &str, purpose: Purpose) -> bool {
+        let found = self.client.topic(name);
+        let is_there = found.is_ok();
+        match found {
             Ok(topic) => {
                 self.findings.add(Finding::ok((SUBJECT, "topic"), format!("{name} is there")));
                 self.partitions(name, &topic);
@@ -86,21 +91,7 @@ impl TopicCheck<'_> {
                 Purpose::State { is_required } => self.no_state(name, is_required),
                 Purpose::Events | Purpose::DeadLetters { .. } => self.missing(name),
             },
-            Err(error) if error.is_unauthorized() => self.findings.add(
-                Finding::error(
-                    (SUBJECT, "topic_unauthorized"),
-                    format!("walpost's user may not see topic {name}, if there is one"),
-                )
-                .why("`run` waits until it may write to it")
-                .command(match purpose {
-                    Purpose::State { .. } => {
-                        grant(&format!("--operation Read --topic {name}"), self.kafka)
-                    }
-                    Purpose::Events | Purpose::DeadLetters { .. } => {
-                        grant(&format!("--topic {name}"), self.kafka)
-                    }
-                }),
-            ),
+            Err(error) if error.is_unauthorized() => self.unauthorized(name, purpose),
             Err(error) => self.findings.add(
                 Finding::error(
                     (SUBJECT, "topic_unknown"),
@@ -110,6 +101,20 @@ impl TopicCheck<'_> {
                 .advice("see the brokers' logs"),
             ),
         }
+        is_there
+    }
+
+    fn unauthorized(&mut self, name: &str, purpose: Purpose) {
+        let code = (SUBJECT, "topic_unauthorized");
+        let text = format!("walpost's user may not see topic {name}, if there is one");
+        let finding = match purpose {
+            Purpose::State { is_required } => unusable_state(code, text, is_required)
+                .command(grant(&format!("--operation Read --topic {name}"), self.kafka)),
+            Purpose::Events | Purpose::DeadLetters { .. } => Finding::error(code, text)
+                .why("`run` waits until it may write to it")
+                .command(grant(&format!("--topic {name}"), self.kafka)),
+        };
+        self.findings.add(finding);
     }
 
     fn missing(&mut self, name: &str) {
@@ -140,22 +145,15 @@ impl TopicCheck<'_> {
 
     fn no_state(&mut self, name: &str, is_required: bool) {
         let (code, text) = ((SUBJECT, "state_topic_missing"), format!("there is no topic {name}"));
-        let finding = if is_required {
-            Finding::error(code, text).why("`run` does not start without its state topic")
-        } else {
-            Finding::warning(code, text).why(
-                "a slot that is created again or advanced while walpost is not running will not be \
-                 detected, and rows are skipped",
-            )
-        };
+        let finding = unusable_state(code, text, is_required);
         self.findings.add(finding.command("walpost adopt --apply"));
     }
 
     /// Whether walpost's user may write the state topic in transactions.
-    fn transactions(&mut self, delivery_id: &str) {
+    fn transactions(&mut self, delivery_id: &str, topic: &str, is_required: bool) {
         const NAME: (&str, &str) = (SUBJECT, "transactional_id");
         // Nobody else uses this id, so it fences nobody.
-        match sink::begins_transactions(self.kafka, &format!("{delivery_id}-check")) {
+        match sink::begins_transactions(self.kafka, &format!("{delivery_id}-check"), topic) {
             Ok(()) => {
                 let text = "walpost's user may use transactions, for the state topic";
                 self.findings.add(Finding::ok(NAME, text));
@@ -163,14 +161,10 @@ impl TopicCheck<'_> {
             Err(reason) if reason.is_unauthorized => {
                 let pattern =
                     format!("--transactional-id {delivery_id}- --resource-pattern-type prefixed");
-                self.findings.add(
-                    Finding::error(
-                        (SUBJECT, "transactional_id_unauthorized"),
-                        format!("walpost's user may not use transactional ids {delivery_id}-…"),
-                    )
-                    .why("walpost cannot write its position to the state topic without them")
-                    .command(grant(&pattern, self.kafka)),
-                );
+                let code = (SUBJECT, "transactional_id_unauthorized");
+                let text = format!("walpost's user may not use transactional ids {delivery_id}-…");
+                let finding = unusable_state(code, text, is_required);
+                self.findings.add(finding.command(grant(&pattern, self.kafka)));
             }
             Err(error) => {
                 let text = format!("the brokers did not begin a transaction: {}", error.reason);
@@ -346,6 +340,18 @@ impl TopicCheck<'_> {
             "kafka-configs.sh --bootstrap-server {} --alter --topic {topic} --add-config \
              {setting}={value}",
             self.kafka.bootstrap_servers
+        )
+    }
+}
+
+/// `run` cannot use the state topic.
+fn unusable_state(code: (&'static str, &'static str), text: String, is_required: bool) -> Finding {
+    if is_required {
+        Finding::error(code, text).why("`run` does not start without its state topic")
+    } else {
+        Finding::warning(code, text).why(
+            "without a state topic a slot that is created again or advanced while walpost is not \
+             running is not detected, and rows are skipped",
         )
     }
 }

@@ -5,18 +5,21 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode as Code;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
-use crate::sink::{KafkaConfig, MetadataClient};
-use crate::source::{self, Facts, Limit, Silent, SourceError, identify_server};
+use crate::sink::{KafkaConfig, KafkaSource, MetadataClient};
+use crate::source::{self, Control, Facts, Limit, Silent, SourceError, identify_server};
 use crate::state::{KafkaStateStore, State, StateEvent, StateFailure, StateKey, StateStore};
 
 /// Timeout for each request to the brokers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How soon a topic that was created is looked for again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum number of replicas.
 const REPLICAS_MAX: usize = 3;
@@ -29,10 +32,14 @@ pub(crate) enum AdoptError {
     #[error(transparent)]
     Silent(#[from] Silent),
     #[error(
-        "a walpost or another client uses replication slot \"{slot}\" (server process {pid}): \
-         stop it first"
+        "a walpost or another client uses replication slot \"{slot}\"{}: stop it first",
+        server_process(*.pid)
     )]
-    InUse { slot: String, pid: i32 },
+    InUse {
+        slot: String,
+        /// `None`: it holds the lock on the slot's name.
+        pid: Option<i32>,
+    },
     #[error(
         "state topic {topic} cannot be created: {reason}; create it with \
          `kafka-topics.sh --create --topic {topic} --partitions 1 --config cleanup.policy=compact`"
@@ -59,8 +66,10 @@ pub(crate) enum AdoptError {
 /// How many positions of skipped events are kept, at least those that are still to come.
 const SKIPPED_MAX: usize = 100;
 
-/// The positions of slot and state topic.
+/// The positions of slot and state topic. No walpost begins to work with the slot while this exists.
 pub(crate) struct Positions {
+    /// The session that holds the lock on the slot's name.
+    _control: Control,
     /// The slot's `confirmed_flush_lsn`.
     pub(crate) slot: Lsn,
     /// The position in the state topic, if there is one.
@@ -87,7 +96,11 @@ impl Positions {
         let facts = limit.first(Facts::read(&control.client, slot)).await??;
         let position = facts.require_slot(slot)?;
         if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
-            return Err(AdoptError::InUse { slot: slot.clone(), pid });
+            return Err(AdoptError::InUse { slot: slot.clone(), pid: Some(pid) });
+        }
+        // In a catch-up, and between two sessions, a walpost holds only the lock on the slot's name.
+        if !limit.first(source::try_lock_slot(&control.client, slot)).await?? {
+            return Err(AdoptError::InUse { slot: slot.clone(), pid: None });
         }
         let (system_identifier, timeline) =
             identify_server(conninfo, &control, command).await.map_err(SourceError::from)?;
@@ -97,18 +110,26 @@ impl Positions {
             database_oid: facts.database_oid,
             slot: slot.clone(),
         };
-        let mut store = KafkaStateStore::new(kafka, &topic);
+        let properties = kafka.clone();
+        let source = KafkaSource::new(move || Ok(properties.clone()));
+        let mut store = KafkaStateStore::new(source, &topic);
         let mut opened = open(&mut store, &key).await;
         if opened == StateEvent::Missing && create {
             create_topic(kafka, &topic).await?;
             opened = open(&mut store, &key).await;
+            // Brokers know of it a moment later.
+            let deadline = Instant::now() + REQUEST_TIMEOUT;
+            while opened == StateEvent::Missing && Instant::now() < deadline {
+                tokio::time::sleep(RETRY_INTERVAL).await;
+                opened = open(&mut store, &key).await;
+            }
         }
         let (state, cluster) = match opened {
             StateEvent::Opened { state, cluster } => (state, cluster),
             StateEvent::Failed(failure) => return Err(AdoptError::State { topic, failure }),
             StateEvent::Missing | StateEvent::Written => (None, None),
         };
-        Ok(Self { slot: position, state, cluster, timeline, store })
+        Ok(Self { _control: control, slot: position, state, cluster, timeline, store })
     }
 
     /// Writes the slot's position to the state topic.
@@ -121,11 +142,29 @@ impl Positions {
             acked_upto: self.slot,
             last: None,
             partial: None,
-            skipped: former.map(|state| state.skipped).unwrap_or_default(),
+            skipped: former.map(|state| passed(state.skipped, self.slot)).unwrap_or_default(),
             layout: String::new(),
             at_ms: crate::state::unix_ms(),
         };
         self.write(topic, &state).await
+    }
+
+    /// What is to be written to skip the event at `position` no more.
+    pub(crate) fn not_skipping(
+        &self,
+        topic: &str,
+        position: EventPosition,
+    ) -> Result<State, AdoptError> {
+        let topic = topic.to_owned();
+        let mut state =
+            self.state.clone().ok_or(AdoptError::NoPosition { topic: topic.clone() })?;
+        let acked = state.acked_upto;
+        if position.commit_lsn < acked {
+            return Err(AdoptError::Passed { topic, position, acked });
+        }
+        state.skipped.retain(|skipped| *skipped != position);
+        (state.generation, state.at_ms) = (state.generation + 1, crate::state::unix_ms());
+        Ok(state)
     }
 
     /// What is to be written to skip the event at `position`.
@@ -173,6 +212,15 @@ impl Positions {
     }
 }
 
+/// The events that were passed before this position: others may be at the positions from it on.
+fn passed(skipped: Vec<EventPosition>, upto: Lsn) -> Vec<EventPosition> {
+    skipped.into_iter().filter(|position| position.commit_lsn < upto).collect()
+}
+
+fn server_process(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (server process {pid})")).unwrap_or_default()
+}
+
 async fn open(store: &mut KafkaStateStore, key: &StateKey) -> StateEvent {
     store.open(key);
     event(store).await
@@ -206,6 +254,10 @@ async fn create_topic(kafka: &KafkaConfig, topic: &str) -> Result<(), AdoptError
     let new =
         NewTopic::new(topic, 1, TopicReplication::Fixed(i32::try_from(replicas).unwrap_or(1)))
             .set("cleanup.policy", "compact")
+            // Each start reads it from its beginning, and the newest segment is never compacted.
+            .set("segment.bytes", "16777216")
+            .set("segment.ms", "3600000")
+            .set("min.cleanable.dirty.ratio", "0.1")
             .set("min.insync.replicas", min_insync);
     let options = AdminOptions::new()
         .request_timeout(Some(REQUEST_TIMEOUT))

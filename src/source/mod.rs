@@ -44,6 +44,7 @@ mod stream;
 mod types;
 mod wire;
 
+pub(crate) use advisory_lock::try_lock_slot;
 pub use catalog::{Facts, Slot, published_tables};
 pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
 pub use catchup::cost::{Backlog, BatchEnd, Traffic};

@@ -5,6 +5,7 @@
 
 use super::server_identity::ServerIdentity;
 use crate::lsn::Lsn;
+use crate::position::EventPosition;
 
 /// What is wrong with the slot or its server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -212,7 +213,7 @@ pub enum SlotError {
          {topic}), and the outbox tables, message prefixes or publication were changed since: walpost \
          cannot tell which of its events these were. Restore the former configuration until the \
          transaction is published; or run `walpost adopt --apply` and start walpost again to publish \
-         these events once more"
+         everything from the slot's position on once more"
     )]
     PartlyPublished {
         /// The state topic.
@@ -221,6 +222,20 @@ pub enum SlotError {
         commit_lsn: Lsn,
         /// How many of its events are published.
         events: u32,
+    },
+
+    /// An event is to be skipped, and what numbers the events was changed since that was ordered.
+    #[error(
+        "the event at {position} is to be skipped (state topic {topic}), and the outbox tables, \
+         message prefixes or publication were changed since: another event may have that position now. \
+         Restore the former configuration until walpost has passed it; or run `walpost skip --position \
+         {position} --undo --apply`, and order it again once walpost halts at the event"
+    )]
+    SkipOutdated {
+        /// The state topic.
+        topic: String,
+        /// The event's position.
+        position: EventPosition,
     },
 
     /// The slot became unusable during a catch-up, which continued to read its temporary copy.

@@ -10,28 +10,34 @@
 //!    of the partition would not do: another key's open transaction can hide what follows it.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::Message as _;
 use rdkafka::metadata::MetadataTopic;
-use rdkafka::producer::{BaseRecord, Producer as _, ThreadedProducer};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::mpsc as events;
 
 use super::{State, StateEvent, StateFailure, StateKey, StateStore};
-use crate::sink::{self, Callbacks, KafkaConfig, Transactions};
+use crate::sink::{self, Callbacks, KafkaConfig, KafkaSource, Transactions};
 
 /// Timeout for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long to wait for the next record while reading, before the deadline is looked at.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How often librdkafka may call back while there is nothing to write.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often a delivery report is looked for.
+const ACK_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The topic's only partition.
 const PARTITION: i32 = 0;
@@ -50,42 +56,23 @@ enum Command {
 }
 
 impl KafkaStateStore {
-    /// A store in `topic` of these brokers, with a producer of its own. It connects when it is
-    /// opened.
-    pub fn new(kafka: &KafkaConfig, topic: &str) -> Self {
-        Self::over(kafka, topic, OwnProducer { config: sink::client_config(kafka), producer: None })
+    /// A store in `topic` of these brokers, with a producer of its own. It reads the properties and
+    /// connects each time that it is opened.
+    pub fn new(kafka: KafkaSource, topic: &str) -> Self {
+        Self::over(kafka, topic, OwnProducer(None))
     }
 
     /// A store in `topic` of these brokers whose records are written in `transactions`, with the
     /// events.
-    pub fn with_events(kafka: &KafkaConfig, topic: &str, transactions: Transactions) -> Self {
+    pub fn with_events(kafka: KafkaSource, topic: &str, transactions: Transactions) -> Self {
         Self::over(kafka, topic, transactions)
     }
 
-    fn over(kafka: &KafkaConfig, topic: &str, writer: impl Writer + 'static) -> Self {
+    fn over(kafka: KafkaSource, topic: &str, writer: impl Writer + 'static) -> Self {
         let (commands, orders) = mpsc::channel();
         let (reports, events) = events::unbounded_channel();
-        let mut config = sink::consumer_config(kafka, "walpost-state");
-        // The claim becomes readable within milliseconds.
-        config.set("fetch.wait.max.ms", "20");
-        let mut worker = Worker { config, topic: topic.to_owned(), writer, key: None };
-        thread::spawn(move || {
-            // Ends with the store.
-            for order in orders {
-                let event = match order {
-                    Command::Open(key) => worker.open(key),
-                    Command::Write(state) => worker.write(&state).map(|()| StateEvent::Written),
-                };
-                let event = event.unwrap_or_else(|failure| {
-                    worker.key = None;
-                    worker.writer.close();
-                    failure.map_or(StateEvent::Missing, StateEvent::Failed)
-                });
-                if reports.send(event).is_err() {
-                    return;
-                }
-            }
-        });
+        let mut worker = Worker { kafka, topic: topic.to_owned(), writer, key: None };
+        thread::spawn(move || worker.work(&orders, &reports));
         Self { commands, events, next: None }
     }
 
@@ -125,7 +112,10 @@ impl StateStore for KafkaStateStore {
 /// The transactional producer that writes the records. Its calls block.
 trait Writer: Send {
     /// Replaces the producer by one with this `transactional.id`, which fences all others with it.
-    fn open(&mut self, transactional_id: &str) -> Result<(), KafkaError>;
+    fn open(&mut self, kafka: &KafkaConfig, id: &str, topic: &str) -> Result<(), KafkaError>;
+
+    /// Whether the producer must not write anything more.
+    fn is_spent(&self) -> bool;
 
     /// Commits a record.
     fn commit(&mut self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError>;
@@ -135,11 +125,19 @@ trait Writer: Send {
 
     /// Discards the producer.
     fn close(&mut self);
+
+    /// Has librdkafka call back, now and then.
+    fn poll(&self);
 }
 
 impl Writer for Transactions {
-    fn open(&mut self, transactional_id: &str) -> Result<(), KafkaError> {
-        Self::open(self, transactional_id, STEP_TIMEOUT)
+    /// The sink has the properties.
+    fn open(&mut self, _: &KafkaConfig, id: &str, topic: &str) -> Result<(), KafkaError> {
+        Self::open(self, id, topic, STEP_TIMEOUT)
+    }
+
+    fn is_spent(&self) -> bool {
+        Self::is_spent(self)
     }
 
     fn commit(&mut self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError> {
@@ -153,43 +151,61 @@ impl Writer for Transactions {
     fn close(&mut self) {
         self.discard();
     }
+
+    /// The sink does.
+    fn poll(&self) {}
 }
 
 /// A producer that writes nothing else.
-struct OwnProducer {
-    config: ClientConfig,
-    producer: Option<ThreadedProducer<Callbacks>>,
-}
+struct OwnProducer(Option<Closing<BaseProducer<Callbacks>>>);
 
 impl Writer for OwnProducer {
-    fn open(&mut self, transactional_id: &str) -> Result<(), KafkaError> {
+    fn open(&mut self, kafka: &KafkaConfig, id: &str, topic: &str) -> Result<(), KafkaError> {
         self.close();
-        let producer = sink::transactional_producer(&self.config, transactional_id, STEP_TIMEOUT)?;
-        self.producer = Some(producer);
+        let config = sink::client_config(kafka);
+        let producer = sink::transactional_producer(&config, id, topic, STEP_TIMEOUT)?;
+        self.0 = Some(Closing(Some(producer)));
         Ok(())
     }
 
     fn commit(&mut self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError> {
-        let producer = self.producer.as_ref().ok_or(KafkaError::Canceled)?;
+        let producer = self.0.as_ref().ok_or(KafkaError::Canceled)?;
         producer.begin_transaction()?;
         let record = BaseRecord::to(topic).partition(PARTITION).key(key).payload(value);
         producer.send(record).map_err(|(error, _)| error)?;
-        // Flushes first, and fails if the record was not acknowledged.
+        // Not by `flush`: each of its polls takes a tenth of a second.
+        let deadline = Instant::now() + STEP_TIMEOUT;
+        while producer.in_flight_count() > 0 && Instant::now() < deadline {
+            producer.poll(Duration::ZERO);
+            thread::sleep(ACK_POLL_INTERVAL);
+        }
+        // Fails if the record was not acknowledged.
         producer.commit_transaction(STEP_TIMEOUT)
     }
 
     fn cluster_id(&self) -> Option<String> {
-        self.producer.as_ref()?.client().fetch_cluster_id(STEP_TIMEOUT)
+        self.0.as_ref()?.client().fetch_cluster_id(STEP_TIMEOUT)
     }
 
     fn close(&mut self) {
-        self.producer = None;
+        self.0 = None;
+    }
+
+    /// Each record has the whole position, so a repeated end of a transaction does no harm.
+    fn is_spent(&self) -> bool {
+        false
+    }
+
+    fn poll(&self) {
+        if let Some(producer) = &self.0 {
+            producer.poll(Duration::ZERO);
+        }
     }
 }
 
 /// What the thread works with.
 struct Worker<W> {
-    config: ClientConfig,
+    kafka: KafkaSource,
     topic: String,
     writer: W,
     /// Whose record is written; `None` before it is open.
@@ -200,28 +216,55 @@ struct Worker<W> {
 type Failed = Option<StateFailure>;
 
 impl<W: Writer> Worker<W> {
+    /// Executes orders until the store is gone.
+    fn work(
+        &mut self,
+        orders: &mpsc::Receiver<Command>,
+        reports: &events::UnboundedSender<StateEvent>,
+    ) {
+        loop {
+            let done = match orders.recv_timeout(IDLE_POLL_INTERVAL) {
+                Ok(Command::Open(key)) => self.open(key),
+                Ok(Command::Write(state)) => self.write(&state).map(|()| StateEvent::Written),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.writer.poll();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let event = done.unwrap_or_else(|failure| {
+                self.key = None;
+                self.writer.close();
+                failure.map_or(StateEvent::Missing, StateEvent::Failed)
+            });
+            if reports.send(event).is_err() {
+                return;
+            }
+        }
+    }
+
     fn open(&mut self, key: StateKey) -> Result<StateEvent, Failed> {
         let failed = |error: &KafkaError| Some(failure(error, &self.topic));
         self.key = None;
-        let consumer = self.consumer().map_err(|error| failed(&error))?;
+        let unavailable = |error| Some(StateFailure::Unavailable(error));
+        let kafka = self.kafka.read().map_err(unavailable)?;
+        let consumer = consumer(&kafka).map_err(|error| failed(&error))?;
         // By this client: the events' producer may be allowed to create topics.
         if !has_topic(&consumer, &self.topic).map_err(|error| failed(&error))? {
             return Err(None);
         }
-        self.writer.open(&key.transactional_id()).map_err(|error| failed(&error))?;
+        let id = key.transactional_id();
+        self.writer.open(&kafka, &id, &self.topic).map_err(|error| failed(&error))?;
         let nonce = format!("{:016x}{:08x}", unix_nanos(), std::process::id());
         let claimed = self.writer.commit(&self.topic, &key.claim_key(), &nonce);
         claimed.map_err(|error| failed(&error))?;
+        // By a slow coordinator. The claim stands, whoever wrote it.
+        if self.writer.is_spent() {
+            self.writer.open(&kafka, &id, &self.topic).map_err(|error| failed(&error))?;
+        }
         let state = self.read(&consumer, &key, &nonce)?;
         self.key = Some(key);
         Ok(StateEvent::Opened { state, cluster: self.writer.cluster_id() })
-    }
-
-    /// A consumer of committed records, of no partition yet.
-    fn consumer(&self) -> Result<BaseConsumer<Callbacks>, KafkaError> {
-        let consumer: BaseConsumer<_> = self.config.create_with_context(Callbacks)?;
-        consumer.poll(Duration::ZERO);
-        Ok(consumer)
     }
 
     /// The newest record of `key`, once the claim has come back.
@@ -237,13 +280,14 @@ impl<W: Writer> Worker<W> {
             .and_then(|()| consumer.assign(&from))
             .map_err(|error| failed(&error))?;
         let (record_key, claim_key) = (key.record_key(), key.claim_key());
-        let deadline = Instant::now() + STEP_TIMEOUT;
+        let mut deadline = Instant::now() + STEP_TIMEOUT;
         let mut found = None;
         while Instant::now() < deadline {
             let message = match consumer.poll(POLL_TIMEOUT) {
                 None => continue,
                 Some(message) => message.map_err(|error| failed(&error))?,
             };
+            deadline = Instant::now() + STEP_TIMEOUT;
             let value = message.payload().unwrap_or_default();
             if message.key() == Some(record_key.as_bytes()) {
                 found = message.payload().map(<[u8]>::to_vec);
@@ -258,7 +302,7 @@ impl<W: Writer> Worker<W> {
             }
         }
         Err(Some(StateFailure::Unavailable(format!(
-            "topic {} could not be read to its end within {STEP_TIMEOUT:?}",
+            "topic {} could not be read to its end: nothing came for {STEP_TIMEOUT:?}",
             self.topic
         ))))
     }
@@ -270,6 +314,36 @@ impl<W: Writer> Worker<W> {
         let written = self.writer.commit(&self.topic, &key.record_key(), &state.to_json());
         written.map_err(|error| Some(failure(&error, &self.topic)))
     }
+}
+
+/// A client that is dropped on a thread of its own: librdkafka takes a tenth of a second to close
+/// one, and much longer where brokers do not answer.
+struct Closing<T: Send + 'static>(Option<T>);
+
+impl<T: Send + 'static> Deref for Closing<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is taken on drop only")
+    }
+}
+
+impl<T: Send + 'static> Drop for Closing<T> {
+    fn drop(&mut self) {
+        let client = self.0.take();
+        // Where no thread can be had, the closure is dropped here and now.
+        let _ = thread::Builder::new().name("client drop".to_owned()).spawn(move || drop(client));
+    }
+}
+
+/// A consumer of committed records, of no partition yet.
+fn consumer(kafka: &KafkaConfig) -> Result<Closing<BaseConsumer<Callbacks>>, KafkaError> {
+    let mut config = sink::consumer_config(kafka, "walpost-state");
+    // The claim becomes readable within milliseconds.
+    config.set("fetch.wait.max.ms", "20");
+    let consumer: BaseConsumer<_> = config.create_with_context(Callbacks)?;
+    consumer.poll(Duration::ZERO);
+    Ok(Closing(Some(consumer)))
 }
 
 /// Whether the brokers know the topic.

@@ -155,6 +155,10 @@ async fn missing_write_acl_is_reported() {
     // The state topic, and the id of the producer that writes it.
     guarded.kafka.create_topic("walpost.state", 1).await;
     fixture.option("--state-topic", "walpost.state");
+    let report = fixture.check().await;
+    report.finding("warning", "topic_unauthorized");
+    report.has_no("transactional_id_unauthorized");
+    fixture.option("--delivery", "exactly-once");
     let report = fixture.finding_is_fixed("error", "topic_unauthorized").await;
     report.finding("error", "transactional_id_unauthorized");
     fixture.finding_is_fixed("error", "transactional_id_unauthorized").await;

@@ -25,6 +25,12 @@ async fn run(fixture: &Fixture, arguments: &[&str]) -> Walpost {
     walpost
 }
 
+/// Brokers as near as those of the tests need one producer.
+#[track_caller]
+fn assert_still_several(walpost: &Walpost) {
+    assert!(!walpost.said(CHANGED), "{:?}", walpost.stderr());
+}
+
 /// A broker of its own at that round trip, with the proxy that makes it so.
 pub(crate) async fn distant_brokers(round_trip: Duration) -> (DelayProxy, Kafka, Fixture) {
     let proxy = DelayProxy::start();
@@ -71,6 +77,7 @@ async fn several_producers_publish_each_row_once_and_in_order() {
         let seen: BTreeSet<_> = of_it.iter().map(|record| record.partition).collect();
         assert_eq!(u32::try_from(seen.len()), Ok(partitions));
     }
+    assert_still_several(&walpost);
     stop(walpost).await;
 }
 
@@ -101,6 +108,7 @@ async fn added_partitions_are_used_once_all_producers_know_of_them() {
     assert!(!walpost.said("replaying"), "no producer was asked for what it does not know");
     assert_eq!(records.len(), fixture.committed().await.len(), "each row once");
     walpost_bed::fixture::assert_in_log_order(&records);
+    assert_still_several(&walpost);
     stop(walpost).await;
 }
 
@@ -128,6 +136,7 @@ async fn properties_that_change_reach_all_producers_without_duplicates() {
     let rolled_back = writer.stop().await;
     fixture.confirmed(LONG_TIMEOUT).await;
     fixture.judge_with(&rolled_back).await.assert_exact();
+    assert_still_several(&walpost);
     stop(walpost).await;
 }
 
@@ -143,6 +152,7 @@ async fn rejected_record_replaces_all_producers_and_nothing_is_lost() {
     let walpost = run(&fixture, &["--config", file.to_str().expect("UTF-8")]).await;
     let writer = Writer::start(&fixture.postgres, 200);
     writer.commits(100).await;
+    assert_still_several(&walpost);
     let poison = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
                   SELECT 'order', 'k', 'placed', to_jsonb(string_agg(md5(i::text), '')) \
                     FROM generate_series(1, 2000) AS i RETURNING id";

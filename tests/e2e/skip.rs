@@ -53,6 +53,16 @@ async fn only_the_named_event_is_skipped(delivery: &str) {
     assert_eq!(status, Some(4), "it was not applied");
     let (status, said) = skip(&fixture, &topic, &position, true).await;
     assert_eq!(status, Some(0), "{said}");
+    // What numbers the events must not change in between.
+    let other = [&arguments[..], &["--message-prefix", "events"]].concat();
+    let (status, said) = fixture.run_to_its_end(&other).await;
+    assert_eq!(status, Some(3), "{said}");
+    assert!(said.contains("is to be skipped") && said.contains("--undo"), "{said}");
+    for order in [&["--undo"][..], &[]] {
+        let skip = fixture.command("skip").args(["--state-topic", &topic, "--position", &position]);
+        let (status, said) = ended(&skip.args(order).arg("--apply").start()).await;
+        assert_eq!(status, Some(0), "{said}");
+    }
     let walpost = fixture.run_with(&arguments).await;
     walpost.await_line(&position, LONG_TIMEOUT).await;
     fixture.confirmed(LONG_TIMEOUT).await;

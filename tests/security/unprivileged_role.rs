@@ -195,9 +195,15 @@ async fn lock_on_another_published_table_does_not_block_delivery() {
         // The publication exists already.
         fixture.init(&[]).await;
         fixture.postgres.execute(&insert(10, 3)).await;
+        let catching_up = fixture.command("run").env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1");
+        for run in [fixture.command("run"), catching_up] {
+            fixture.postgres.execute(&insert(2000, 3)).await;
+            let walpost = run.start();
+            fixture.assert_exact(SHORT_TIMEOUT).await;
+            stop(walpost).await;
+        }
         let walpost = fixture.command("run").start();
         walpost.await_line(STREAMS, SHORT_TIMEOUT).await;
-        fixture.assert_exact(SHORT_TIMEOUT).await;
         let check = fixture.command("check").start();
         assert!(check.wait(SHORT_TIMEOUT).await.is_some(), "check ends: {:?}", check.stderr());
         let lines = check.stdout().join("\n");

@@ -50,6 +50,8 @@ func consume(ctx context.Context, brokers, topic, group, database, by string) er
 		kgo.SeedBrokers(strings.Split(brokers, ",")...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
+		// Records of aborted transactions are not events: needed with exactly-once delivery.
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.DisableAutoCommit(),
 		// No other takes a partition over while its records are worked on.
 		kgo.BlockRebalanceOnPoll(),

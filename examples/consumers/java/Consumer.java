@@ -40,6 +40,8 @@ class Consumer {
             "bootstrap.servers", brokers,
             "group.id", group,
             "enable.auto.commit", "false",
+            // Records of aborted transactions are not events: needed with exactly-once delivery.
+            "isolation.level", "read_committed",
             "auto.offset.reset", "earliest");
         var text = new StringDeserializer();
         try (var connection = DriverManager.getConnection(database);

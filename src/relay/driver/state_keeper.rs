@@ -92,11 +92,19 @@ pub(super) struct StateKeeper {
     /// How many events are still to come of orders that do not count any more.
     stale: u32,
     written_at: Instant,
+    /// When a write that is under way counts as failing.
+    overdue_at: Instant,
+    /// The record that the topic had at the last opening, and the one that was written or tried last:
+    /// any other one is another process's.
+    own: [Option<RecordId>; 2],
     /// When the first record of the open Kafka transaction was seen.
     transaction_since: Option<Instant>,
     /// How many records it had when one was last added, and when that was.
     grew: (u64, Instant),
 }
+
+/// Tells records of the state topic apart: generation and time.
+type RecordId = (u64, u64);
 
 enum Phase {
     /// To be opened at this time.
@@ -137,6 +145,8 @@ impl StateKeeper {
             not_reached: None,
             stale: 0,
             written_at: now,
+            overdue_at: now,
+            own: [None; 2],
             transaction_since: None,
             grew: (0, now),
         }
@@ -168,9 +178,29 @@ impl StateKeeper {
             Phase::Closed(at) if *at <= Instant::now() => self.begin_to_open(),
             Phase::Open if core.is_exactly_once() => self.commit(core, received, urgency),
             Phase::Open => self.write_acknowledged(core.flush_lsn(), received, urgency),
-            Phase::Closed(_) | Phase::Opening | Phase::Writing(_) => {}
+            Phase::Writing(_) => self.note_overdue(),
+            Phase::Closed(_) | Phase::Opening => {}
         }
         Ok(())
+    }
+
+    /// Counts a write that takes long as a failure, again and again. librdkafka repeats the end of a
+    /// transaction without an end, and says nothing.
+    fn note_overdue(&mut self) {
+        let limit = self.settings.commits.timeout * 3;
+        if Instant::now() < self.overdue_at {
+            return;
+        }
+        self.overdue_at = Instant::now() + limit;
+        self.metrics.state_failures.add(1);
+        let trouble =
+            format!("no broker has ended the transaction of the position within {limit:?}");
+        tracing::warn!(
+            topic = self.settings.topic,
+            error = trouble,
+            "the state topic cannot be used: nothing is confirmed to PostgreSQL until it can"
+        );
+        self.metrics.state_trouble(Some(trouble));
     }
 
     /// In exactly-once mode: applies events while nothing is streamed. A failed commit must be seen then
@@ -250,12 +280,15 @@ impl StateKeeper {
         match event {
             StateEvent::Written => self.written(core),
             StateEvent::Opened { state, .. } => {
-                let theirs = state.as_ref().map(|state| state.generation);
-                let ours = self.state.as_ref().map(|state| state.generation);
-                if theirs > ours {
+                // An operator may have written it too, or made the topic anew: it is read as at the
+                // start of a session then.
+                let is_own =
+                    state.as_ref().is_some_and(|state| self.own.contains(&Some(id(state))));
+                if !is_own {
                     self.phase = Phase::Closed(Instant::now());
                     return Err(self.taken_over());
                 }
+                self.own[0] = state.as_ref().map(id);
                 tracing::info!(topic = self.settings.topic, "the state topic can be written again");
                 // What was being written may be durable or not: it is written again.
                 (self.phase, self.state) = (Phase::Open, state);
@@ -274,7 +307,9 @@ impl StateKeeper {
         if let Phase::Writing(state) = std::mem::replace(&mut self.phase, Phase::Open) {
             note_position(&self.metrics, state.acked_upto);
             core.committed(state.checkpoint());
+            self.own[0] = Some(id(&state));
             self.state = Some(*state);
+            self.metrics.state_trouble(None);
             self.delays = backoff(BACKOFF_LIMIT);
             self.transaction_since = None;
         }
@@ -303,7 +338,7 @@ impl StateKeeper {
 
     fn taken_over(&self) -> SourceError {
         SourceError::Lost(format!(
-            "another walpost has written its position to state topic {}",
+            "the position in state topic {} is not the one that this walpost has written",
             self.settings.topic
         ))
     }
@@ -323,13 +358,17 @@ impl StateKeeper {
         if !is_urgent && self.written_at.elapsed() < interval {
             return;
         }
-        let state = State { acked_upto: flush_lsn, last, at_ms: unix_ms(), ..before.clone() };
-        self.write(state);
+        // Of former exactly-once delivery.
+        let partial = before.partial.filter(|partial| partial.commit_lsn >= flush_lsn);
+        let at_ms = unix_ms();
+        self.write(State { acked_upto: flush_lsn, last, partial, at_ms, ..before.clone() });
     }
 
     fn write(&mut self, state: State) {
         self.store.write(&state);
         self.written_at = Instant::now();
+        self.overdue_at = self.written_at + self.settings.commits.timeout * 3;
+        self.own[1] = Some(id(&state));
         self.phase = Phase::Writing(Box::new(state));
     }
 
@@ -420,6 +459,10 @@ impl StateKeeper {
         }
         Ok(())
     }
+}
+
+fn id(state: &State) -> RecordId {
+    (state.generation, state.at_ms)
 }
 
 /// The state topic has this position.

@@ -4,12 +4,12 @@
 use std::error::Error;
 use std::time::Duration;
 
-use rdkafka::client::{ClientContext, OAuthToken};
+use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::DeliveryResult;
-use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 
 use super::{KafkaConfig, oauth_token};
 use crate::excerpt::excerpt;
@@ -61,6 +61,7 @@ pub(crate) struct NoTransactions {
 pub(crate) fn begins_transactions(
     kafka: &KafkaConfig,
     transactional_id: &str,
+    topic: &str,
 ) -> Result<(), NoTransactions> {
     let failed = |error: KafkaError| {
         let code = match &error {
@@ -70,27 +71,46 @@ pub(crate) fn begins_transactions(
         let is_unauthorized = code == Some(Code::TransactionalIdAuthorizationFailed);
         NoTransactions { is_unauthorized, reason: error.to_string() }
     };
-    let begun = transactional_producer(&client_config(kafka), transactional_id, BEGIN_TIMEOUT);
+    let config = client_config(kafka);
+    let begun = transactional_producer(&config, transactional_id, topic, BEGIN_TIMEOUT);
     begun.map(drop).map_err(failed)
 }
 
-/// A producer that has fenced all others with this `transactional.id`. Blocks.
+/// A producer for `topic` that has fenced all others with this `transactional.id`. Blocks. It has to
+/// be polled now and then, for its OAuth tokens.
 pub(crate) fn transactional_producer(
     config: &ClientConfig,
     transactional_id: &str,
+    topic: &str,
     timeout: Duration,
-) -> KafkaResult<ThreadedProducer<Callbacks>> {
+) -> KafkaResult<BaseProducer<Callbacks>> {
     let mut config = config.clone();
     config
         .set("transactional.id", transactional_id)
         .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
         .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
-        .set("acks", "all");
-    let producer: ThreadedProducer<Callbacks> = config.create_with_context(Callbacks)?;
-    // librdkafka asks for the coordinator in vain before a broker has answered, and waits then.
-    producer.client().fetch_cluster_id(timeout);
+        .set("acks", "all")
+        .set("linger.ms", "0");
+    let producer: BaseProducer<Callbacks> = config.create_with_context(Callbacks)?;
+    // Serves the request for a token.
+    producer.poll(Duration::ZERO);
+    await_broker(producer.client(), topic, timeout);
     producer.init_transactions(timeout)?;
     Ok(producer)
+}
+
+/// Waits until a broker answers on a connection that is used for long. Otherwise librdkafka may ask
+/// for the transaction coordinator through the bootstrap connection, which it closes meanwhile, and
+/// wait half a second to ask again.
+pub(super) fn await_broker<C: ClientContext>(client: &Client<C>, topic: &str, timeout: Duration) {
+    // The first answer may come through the bootstrap connection. Only a request for metadata has it
+    // made at once: a new transactional producer may choose to connect to its coordinator, which has
+    // no address yet, and then connects to nothing for a second.
+    for _ in 0..2 {
+        if let Err(error) = client.fetch_metadata(Some(topic), timeout) {
+            return tracing::debug!(%error, "no answer before a transaction");
+        }
+    }
 }
 
 /// librdkafka's callbacks: its log lines become traces, and its errors are returned by calls.

@@ -201,7 +201,10 @@ impl FirstBatchGate {
         let Some(topic) = self.topics.get(topic) else {
             return Admission::Lead;
         };
-        if topic.count.is_some_and(|count| topic.proven.len() >= index(count)) {
+        // A record may name a partition that was added since.
+        let is_known =
+            |count| !matches!(key, PartitionKey::Partition(partition) if partition >= count);
+        if topic.count.is_some_and(|count| is_known(count) && topic.proven.len() >= index(count)) {
             return Admission::Free;
         }
         let partition = key.partition(topic.count);

@@ -347,6 +347,11 @@ impl PoolSizing {
         self.last = (Load::default(), now);
     }
 
+    /// Producers of another size were not put in place after all, whatever the reason.
+    pub(crate) fn given_up(&mut self) {
+        self.trial = None;
+    }
+
     /// That size could not be had.
     pub(crate) fn failed(&mut self, now: Instant) {
         self.trial = None;
@@ -398,7 +403,9 @@ impl PoolSizing {
         let rounded = needed.ceil() as u32;
         let is_enough = rounded > present && needed <= f64::from(present) * GROWS_FROM;
         let producers = if is_enough { present } else { rounded };
-        let producers = producers.min(useful).clamp(1, self.max);
+        // Before the first statistics of any producer the brokers are not counted.
+        let max = if load.brokers == 0 { present } else { self.max };
+        let producers = producers.min(useful).clamp(1, max);
         Some(PoolSize { producers, in_flight })
     }
 

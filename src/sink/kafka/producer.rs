@@ -94,6 +94,8 @@ pub struct KafkaSink {
     signals: Arc<Signals>,
     poll_interval: PollInterval,
     reload: Reload,
+    /// The number of brokers by the last statistics; 0 before the first.
+    brokers: u32,
     /// Producers that are to take the others' place.
     successor: Option<swap::Successor>,
     fatal: Fatal,
@@ -137,6 +139,7 @@ impl KafkaSink {
             signals,
             poll_interval: PollInterval::default(),
             reload,
+            brokers: 0,
             successor: None,
             fatal: Fatal::new(now),
             metrics,

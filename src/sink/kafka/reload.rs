@@ -31,7 +31,8 @@ impl KafkaSource {
         Self(Arc::new(read))
     }
 
-    fn read(&self) -> Result<KafkaConfig, String> {
+    /// The current properties.
+    pub(crate) fn read(&self) -> Result<KafkaConfig, String> {
         (self.0)()
     }
 }

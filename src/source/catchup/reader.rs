@@ -19,6 +19,7 @@ use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
 use super::backend_liveness::Backend;
@@ -39,7 +40,8 @@ const CHUNK_BYTES: usize = 48 << 10;
 /// detects that the client is gone.
 const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
 
-/// The size of the tables of a publication, with their partitions and indexes.
+/// The size of the tables of a publication, with their partitions and indexes. It waits for locks on
+/// them, whoever has them.
 const TABLE_BYTES: &str = "
     SELECT coalesce(pg_catalog.sum(coalesce(parts.bytes, pg_catalog.pg_total_relation_size(c.oid))), 0)::pg_catalog.int8
       FROM pg_catalog.pg_publication_tables t
@@ -215,13 +217,27 @@ impl Reader {
         if traffic.is_some() || self.messages {
             return Ok(backlog.next_batch(position.read, traffic));
         }
-        let failed =
-            |error: tokio_postgres::Error| stopped("querying the size of the outbox", &error);
-        let parameters: [&(dyn ToSql + Sync); 1] = [&self.publication];
-        let row = self.peer.client.query_one(TABLE_BYTES, &parameters);
-        let row = self.answer("querying the size of the outbox", row).await?;
-        let bytes: i64 = row.try_get(0).map_err(failed)?;
+        let bytes = self.table_bytes().await?;
         Ok(backlog.first_batch(position.read, u64::try_from(bytes).unwrap_or_default()))
+    }
+
+    /// The size of the published tables; 0 if one of them is locked.
+    async fn table_bytes(&self) -> Result<i64, Stopped> {
+        let doing = "querying the size of the outbox";
+        let client = &self.peer.client;
+        self.answer(doing, client.batch_execute("SET lock_timeout = '1s'")).await?;
+        let parameters: [&(dyn ToSql + Sync); 1] = [&self.publication];
+        let row = self.peer.awaited(client.query_one(TABLE_BYTES, &parameters)).await;
+        let bytes = match row.map_err(Stopped::Failed)? {
+            Ok(row) => row.try_get(0).map_err(|error| stopped(doing, &error))?,
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                tracing::debug!(%error, "a published table is locked: its size is not known");
+                0
+            }
+            Err(error) => return Err(stopped(doing, &error)),
+        };
+        self.answer(doing, client.batch_execute("RESET lock_timeout")).await?;
+        Ok(bytes)
     }
 
     /// Copies the slot for the duration of this session; returns the copy's name.

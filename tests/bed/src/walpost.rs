@@ -109,12 +109,26 @@ impl WalpostBuilder {
     }
 }
 
+/// How many lines a failed test prints.
+const LAST_LINES: usize = 40;
+
 /// A running (or ended) program. Dropped, it is killed.
 #[derive(Debug)]
 pub struct Walpost {
     server: Server,
     stdout: Lines,
     stderr: Lines,
+}
+
+/// A failed test prints the last lines of each walpost that it has.
+impl Drop for Walpost {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let lines = self.stderr();
+            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+            eprintln!("walpost {:?} said last:\n{}", self.pid(), last.join("\n"));
+        }
+    }
 }
 
 impl Walpost {

@@ -118,6 +118,7 @@ async fn one_frozen(report: CaseReport) {
         cluster.node(frozen).resume();
         topics.in_sync(&topic, 12, 1).await;
     }
+    assert_eq!(times(&walpost, "changed the number of producers"), 0, "there are several");
     fixture.confirmed(LONG_TIMEOUT).await;
     report.ok(&fixture.judge().await);
     report.still_running(&walpost);

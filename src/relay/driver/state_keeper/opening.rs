@@ -2,7 +2,7 @@
 
 use tokio::time::{Instant, sleep};
 
-use super::{Phase, StateKeeper, StateOpened, StateSettings, Urgency, note_position};
+use super::{Phase, StateKeeper, StateOpened, StateSettings, Urgency, id, note_position};
 use crate::lsn::Lsn;
 use crate::relay::driver::Relay;
 use crate::relay::run_result::RelayError;
@@ -82,8 +82,19 @@ impl<P: Source, S: Sink> Relay<P, S> {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
         }
         let layout = layout(&keeper.settings, session);
-        if let Some(partial) = state.partial
-            && state.layout != layout
+        let acked = state.acked_upto;
+        // An older one is of a transaction that was published since, at least once.
+        let partial = state.partial.filter(|partial| partial.commit_lsn >= acked);
+        let is_other = !state.layout.is_empty() && state.layout != layout;
+        let pending = state.skipped.iter().find(|position| position.commit_lsn >= acked);
+        if let Some(position) = pending.filter(|_| is_other) {
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::SkipOutdated {
+                topic: keeper.settings.topic.clone(),
+                position: *position,
+            }))));
+        }
+        if let Some(partial) = partial
+            && is_other
         {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::PartlyPublished {
                 topic: keeper.settings.topic.clone(),
@@ -106,7 +117,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             topic = keeper.settings.topic, acked = %state.acked_upto,
             "the slot's position agrees with the state topic"
         );
+        keeper.own = [Some(id(&state)), None];
         keeper.state = Some(State {
+            partial,
             generation: state.generation + 1,
             timeline: session.identity().timeline,
             cluster,

@@ -17,6 +17,7 @@ use rdkafka::config::ClientConfig;
 use super::pool::ProducerPool;
 use super::pool_reports::PoolReports;
 use super::{Fatal, KafkaSink};
+use crate::crash_points;
 use crate::sink::kafka::config::{batch_bytes, client_config, requests_in_flight};
 use crate::sink::kafka::delivery_reports::Signals;
 use crate::sink::kafka::pool_size::PoolSize;
@@ -247,7 +248,14 @@ impl KafkaSink {
                 self.counts.note_known(&topic, count);
             }
         }
-        let load = self.reports.load(pool.placement.partitions(), self.ack_monitor.ack_time());
+        if crash_points::is_armed("several_producers") {
+            // As many as at the start.
+            return;
+        }
+        let mut load = self.reports.load(pool.placement.partitions(), self.ack_monitor.ack_time());
+        // New producers have no statistics yet.
+        self.brokers = if load.brokers > 0 { load.brokers } else { self.brokers };
+        load.brokers = self.brokers;
         let was_doubted = self.sizing.is_doubted();
         let wanted = self.sizing.wanted(load, now);
         if self.sizing.is_doubted() && !was_doubted {
@@ -317,7 +325,16 @@ impl KafkaSink {
 
     /// Those that were to follow do not.
     fn end_successor(&mut self) {
-        drop(self.successor.take().map(|successor| successor.pool.end()));
+        if let Some(successor) = self.successor.take() {
+            self.discard(successor);
+        }
+    }
+
+    fn discard(&mut self, successor: Successor) {
+        if successor.purpose == Purpose::Size {
+            self.sizing.given_up();
+        }
+        drop(successor.pool.end());
     }
 
     /// Something was acknowledged: the old producer gets rid of what it has.
@@ -356,7 +373,9 @@ impl KafkaSink {
         match self.make_successor(changed.clone(), Purpose::Properties, now) {
             Ok(successor) => {
                 self.reload.trying(&changed);
-                drop(self.successor.replace(successor).map(|older| older.pool.end()));
+                if let Some(older) = self.successor.replace(successor) {
+                    self.discard(older);
+                }
                 tracing::info!("reloaded the Kafka properties and their files: changed");
             }
             Err(error) => self.reload.reject(&changed, &error.to_string()),
@@ -371,7 +390,7 @@ impl KafkaSink {
     ) -> Result<Successor, SinkError> {
         let mut size = self.sizing.size();
         size.in_flight = requests_in_flight(&changed.config.properties).unwrap_or(size.in_flight);
-        let brokers = self.reports.brokers();
+        let brokers = self.reports.brokers().max(self.brokers);
         self.make_successor_of(changed, purpose, (size, brokers), now)
     }
 

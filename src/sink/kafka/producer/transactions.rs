@@ -25,6 +25,7 @@ use rdkafka::util::Timeout;
 use super::client::{Context, OWN_RECORD, Producer, drop_on_threads, make_producer};
 use super::pool::PoolParts;
 use crate::crash_points;
+use crate::sink::kafka::auxiliary::await_broker;
 use crate::sink::kafka::delivery_reports::Reports;
 
 /// `retry.backoff.ms`, with which librdkafka waits before it repeats a request.
@@ -105,9 +106,9 @@ impl Transactions {
         drop(lock(&self.0.current).take());
     }
 
-    /// Replaces the producer by one with this `transactional.id`, which fences all others with it.
-    /// Blocks.
-    pub fn open(&self, id: &str, timeout: Duration) -> Result<(), KafkaError> {
+    /// Replaces the producer by one with this `transactional.id`, which fences all others with it,
+    /// and also writes to `topic`. Blocks.
+    pub fn open(&self, id: &str, topic: &str, timeout: Duration) -> Result<(), KafkaError> {
         self.discard();
         let PoolParts { signals, counts, metrics } = &self.0.parts;
         let mut config = lock(&self.0.config).clone();
@@ -118,12 +119,15 @@ impl Transactions {
         let live = Arc::new(Live { producer: Some(producer), reports, phase });
         // The sink polls it from now on, which a token request waits for.
         *lock(&self.0.current) = Some(Arc::clone(&live));
-        // Once a broker has answered: otherwise librdkafka may ask for the coordinator through the
-        // bootstrap connection, which it closes meanwhile, and wait half a second to ask again.
-        live.producer()?.client().fetch_cluster_id(timeout);
+        await_broker(live.producer()?.client(), topic, timeout);
         live.producer()?.init_transactions(timeout)?;
         live.enter(Phase::Ready);
         Ok(())
+    }
+
+    /// Whether the producer must not be used any more: its last commit took too long.
+    pub fn is_spent(&self) -> bool {
+        self.current().is_none_or(|live| live.is_spent())
     }
 
     /// The cluster's id, if the brokers report one.
