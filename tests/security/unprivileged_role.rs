@@ -195,7 +195,7 @@ async fn lock_on_another_published_table_does_not_block_delivery() {
         // The publication exists already.
         fixture.init(&[]).await;
         fixture.postgres.execute(&insert(10, 3)).await;
-        let catching_up = fixture.command("run").env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1");
+        let catching_up = fixture.command("run").env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB");
         for run in [fixture.command("run"), catching_up] {
             fixture.postgres.execute(&insert(2000, 3)).await;
             let walpost = run.start();

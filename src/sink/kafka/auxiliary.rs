@@ -4,13 +4,14 @@
 use std::error::Error;
 use std::time::Duration;
 
-use rdkafka::client::{Client, ClientContext, OAuthToken};
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 
+use super::await_broker::await_broker;
 use super::{KafkaConfig, oauth_token};
 use crate::excerpt::excerpt;
 
@@ -97,20 +98,6 @@ pub(crate) fn transactional_producer(
     await_broker(producer.client(), topic, timeout);
     producer.init_transactions(timeout)?;
     Ok(producer)
-}
-
-/// Waits until a broker answers on a connection that is used for long. Otherwise librdkafka may ask
-/// for the transaction coordinator through the bootstrap connection, which it closes meanwhile, and
-/// wait half a second to ask again.
-pub(super) fn await_broker<C: ClientContext>(client: &Client<C>, topic: &str, timeout: Duration) {
-    // The first answer may come through the bootstrap connection. Only a request for metadata has it
-    // made at once: a new transactional producer may choose to connect to its coordinator, which has
-    // no address yet, and then connects to nothing for a second.
-    for _ in 0..2 {
-        if let Err(error) = client.fetch_metadata(Some(topic), timeout) {
-            return tracing::debug!(%error, "no answer before a transaction");
-        }
-    }
 }
 
 /// librdkafka's callbacks: its log lines become traces, and its errors are returned by calls.

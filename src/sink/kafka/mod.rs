@@ -6,6 +6,7 @@
 mod ack_age;
 mod ack_monitor;
 mod auxiliary;
+mod await_broker;
 mod batch_size;
 mod config;
 mod delivery_reports;

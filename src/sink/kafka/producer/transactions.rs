@@ -25,7 +25,7 @@ use rdkafka::util::Timeout;
 use super::client::{Context, OWN_RECORD, Producer, drop_on_threads, make_producer};
 use super::pool::PoolParts;
 use crate::crash_points;
-use crate::sink::kafka::auxiliary::await_broker;
+use crate::sink::kafka::await_broker::await_broker;
 use crate::sink::kafka::delivery_reports::Reports;
 
 /// `retry.backoff.ms`, with which librdkafka waits before it repeats a request.
