@@ -97,7 +97,7 @@ fn state_settings(config: &Config, topic: &str, kafka: &KafkaConfig) -> StateSet
             outbox.plain_message_prefix,
             config.source.publication
         ),
-        required: delivery.state_required || delivery.mode == DeliveryMode::ExactlyOnce,
+        required: delivery.requires_state(),
         commits: CommitLimits {
             interval: delivery.commit_interval,
             bytes: delivery.transaction_bytes,

@@ -170,6 +170,13 @@ pub struct Delivery {
     pub transaction_bytes: u64,
 }
 
+impl Delivery {
+    /// Whether `run` ends without its state topic.
+    pub(crate) fn requires_state(&self) -> bool {
+        self.state_required || self.mode == DeliveryMode::ExactlyOnce
+    }
+}
+
 /// How often an event may be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryMode {

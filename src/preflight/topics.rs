@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::findings::{Finding, Findings};
 use crate::assembly;
-use crate::config::{Config, DeliveryMode};
+use crate::config::Config;
 use crate::record::Policy;
 use crate::record::Profile;
 use crate::sink::{self, Brokers, KafkaConfig, MetadataClient, TopicState, message_max_bytes};
@@ -36,8 +36,7 @@ pub(crate) fn check(
         topics.check(&config.poison.dead_letter_topic, Purpose::DeadLetters { takes_large });
     }
     if let Some(topic) = &config.delivery.state_topic {
-        let is_required =
-            config.delivery.state_required || config.delivery.mode == DeliveryMode::ExactlyOnce;
+        let is_required = config.delivery.requires_state();
         let is_there = topics.check(topic, Purpose::State { is_required });
         if is_there || is_required {
             topics.transactions(&config.delivery.id, topic, is_required);
@@ -209,31 +208,30 @@ impl TopicCheck<'_> {
         self.min_insync(name, topic, number(settings, "min.insync.replicas"));
         self.record_size(name, purpose, number(settings, "max.message.bytes"));
         self.retention(name, settings);
-        let is_compacted =
-            settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-        if let Purpose::State { .. } = purpose {
-            let policy = settings.get("cleanup.policy").map(String::as_str);
-            if policy.is_some_and(|policy| policy != "compact") {
-                self.findings.add(
-                    Finding::error(
-                        (SUBJECT, "state_topic_not_compacted"),
-                        format!("{name} deletes old records"),
-                    )
-                    .why(
-                        "the position of a walpost that has nothing to deliver for long is deleted, and \
-                         its next start ends with exit code 3",
-                    )
-                    .command(self.set(name, "cleanup.policy", "compact")),
-                );
-            }
-            return;
+        if let Some(policy) = settings.get("cleanup.policy") {
+            self.cleanup(name, purpose, policy);
         }
-        if is_compacted && purpose != Purpose::Events {
-            self.findings.add(
+    }
+
+    fn cleanup(&mut self, name: &str, purpose: Purpose, policy: &str) {
+        match purpose {
+            Purpose::DeadLetters { .. } if policy.contains("compact") => self.findings.add(
                 Finding::warning((SUBJECT, "topic_compacted"), format!("{name} is compacted"))
                     .why("it keeps the last dead letter of a key alone, and the others are lost")
                     .command(self.set(name, "cleanup.policy", "delete")),
-            );
+            ),
+            Purpose::State { .. } if policy != "compact" => self.findings.add(
+                Finding::error(
+                    (SUBJECT, "state_topic_not_compacted"),
+                    format!("{name} deletes old records"),
+                )
+                .why(
+                    "the position of a walpost that has nothing to deliver for long is deleted, and \
+                     its next start ends with exit code 3",
+                )
+                .command(self.set(name, "cleanup.policy", "compact")),
+            ),
+            Purpose::Events | Purpose::DeadLetters { .. } | Purpose::State { .. } => {}
         }
     }
 

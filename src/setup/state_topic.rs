@@ -4,7 +4,6 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode as Code;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
@@ -80,8 +79,8 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    /// Reads both for `command`, for a slot that nobody uses. Creates the topic if it is missing and `create`
-    /// is set; otherwise a missing topic has no position.
+    /// Reads both for `command`, for a slot that nobody uses. Creates the topic if it is missing and
+    /// `create` is set; otherwise a missing topic has no position.
     pub(crate) async fn read(
         config: &Config,
         conninfo: &ConnInfo,
@@ -155,15 +154,8 @@ impl Positions {
         topic: &str,
         position: EventPosition,
     ) -> Result<State, AdoptError> {
-        let topic = topic.to_owned();
-        let mut state =
-            self.state.clone().ok_or(AdoptError::NoPosition { topic: topic.clone() })?;
-        let acked = state.acked_upto;
-        if position.commit_lsn < acked {
-            return Err(AdoptError::Passed { topic, position, acked });
-        }
+        let mut state = self.next_state(topic, position)?;
         state.skipped.retain(|skipped| *skipped != position);
-        (state.generation, state.at_ms) = (state.generation + 1, crate::state::unix_ms());
         Ok(state)
     }
 
@@ -173,27 +165,36 @@ impl Positions {
         topic: &str,
         position: EventPosition,
     ) -> Result<State, AdoptError> {
+        let mut state = self.next_state(topic, position)?;
+        let acked = state.acked_upto;
+        let is_published = |partial: EventPosition| {
+            partial.commit_lsn == position.commit_lsn && position < partial
+        };
+        if state.partial.is_some_and(is_published) {
+            return Err(AdoptError::Passed { topic: topic.to_owned(), position, acked });
+        }
+        if let Err(at) = state.skipped.binary_search(&position) {
+            state.skipped.insert(at, position);
+        }
+        let is_passed = |skipped: &&EventPosition| skipped.commit_lsn < acked;
+        let passed = state.skipped.iter().take_while(is_passed).count();
+        state.skipped.drain(..passed.min(state.skipped.len().saturating_sub(SKIPPED_MAX)));
+        Ok(state)
+    }
+
+    /// The state to change and write, for an order on the event at `position`, which has to be still
+    /// to come.
+    fn next_state(&self, topic: &str, position: EventPosition) -> Result<State, AdoptError> {
         let topic = topic.to_owned();
         let Some(state) = self.state.clone() else {
             return Err(AdoptError::NoPosition { topic });
         };
-        let partly = state
-            .partial
-            .is_some_and(|partial| partial.commit_lsn == position.commit_lsn && position < partial);
         let acked = state.acked_upto;
-        if position.commit_lsn < acked || partly {
+        if position.commit_lsn < acked {
             return Err(AdoptError::Passed { topic, position, acked });
         }
-        let mut skipped = BTreeSet::from_iter(state.skipped);
-        skipped.insert(position);
-        while skipped.len() > SKIPPED_MAX
-            && skipped.first().is_some_and(|first| first.commit_lsn < acked)
-        {
-            skipped.pop_first();
-        }
-        let skipped = skipped.into_iter().collect();
         let (generation, at_ms) = (state.generation + 1, crate::state::unix_ms());
-        Ok(State { generation, skipped, at_ms, ..state })
+        Ok(State { generation, at_ms, ..state })
     }
 
     /// Writes this state to the state topic.

@@ -22,8 +22,8 @@ pub use kafka::{
     partition_of,
 };
 pub(crate) use kafka::{
-    Callbacks, begins_transactions, client_config, consumer_config, transaction_timeout,
-    transactional_producer,
+    Callbacks, begins_transactions, client_config, code_of, consumer_config, drop_on_threads,
+    transaction_timeout, transactional_producer,
 };
 
 /// The features of this build's Kafka client library: librdkafka's `builtin.features`.

@@ -4,7 +4,6 @@
 //! may have the same hash; their instances then wait for each other. `docs/design/instances.md`
 //! lists who holds which lock, and when.
 
-use super::error::SourceError;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -66,13 +65,6 @@ pub(super) async fn try_lock(
     slot: &str,
 ) -> Result<bool, tokio_postgres::Error> {
     call(client, "pg_try_advisory_lock", class, slot).await
-}
-
-/// Takes the right to read from the slot, for the session of `client`; false if another session has
-/// it.
-pub(crate) async fn try_lock_slot(client: &Client, slot: &str) -> Result<bool, SourceError> {
-    let locked = try_lock(client, LockClass::Slot, slot).await;
-    locked.map_err(|error| SourceError::query("locking the slot's name", &error))
 }
 
 /// Takes the lock in share mode; false if another session holds it exclusively.

@@ -115,14 +115,15 @@ pub enum PublicationChange {
     },
 }
 
-/// What an operator has to do after advancing the slot.
+/// What an operator has to do between advancing the slot and the start.
 const ADOPT: &str = " (with a state topic, run `walpost adopt --apply` first)";
 
 fn advance_first(slot: Option<&str>) -> String {
     slot.map_or_else(String::new, |slot| {
         format!(
             "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
-             pg_catalog.pg_current_wal_lsn()){ADOPT}, then "
+             pg_catalog.pg_current_wal_lsn()) and, with a state topic, run `walpost adopt --apply`, \
+             then "
         )
     })
 }

@@ -44,7 +44,6 @@ mod stream;
 mod types;
 mod wire;
 
-pub(crate) use advisory_lock::try_lock_slot;
 pub use catalog::{Facts, Slot, published_tables};
 pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
 pub use catchup::cost::{Backlog, BatchEnd, Traffic};
@@ -72,6 +71,7 @@ pub use resume::{Resume, Waited};
 pub use server_identity::ServerIdentity;
 pub(crate) use session_setup::identify_server;
 pub use slot_error::SlotError;
+pub(crate) use slot_lock::try_lock_slot;
 pub use slot_metrics::SlotMetrics;
 pub(crate) use slot_metrics::read_slot_metrics;
 pub use stream::StreamFeed;

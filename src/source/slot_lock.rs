@@ -53,6 +53,12 @@ fn failed(error: &tokio_postgres::Error) -> SourceError {
     SourceError::query("locking the slot's name", error)
 }
 
+/// Takes the lock for the session of `client`; false if another session holds it.
+pub(crate) async fn try_lock_slot(client: &Client, slot: &str) -> Result<bool, SourceError> {
+    let locked = advisory_lock::try_lock(client, LockClass::Slot, slot).await;
+    locked.map_err(|error| failed(&error))
+}
+
 /// The session, or the prepared transaction, that holds the lock.
 pub(super) struct LockHolder {
     /// `None` for a prepared transaction.
@@ -117,8 +123,7 @@ pub(super) async fn lock(
     seen: Holder,
 ) -> Result<Lock, SourceError> {
     let slot = config.slot.as_str();
-    let locked = advisory_lock::try_lock(client, LockClass::Slot, slot).await;
-    if locked.map_err(|error| failed(&error))? {
+    if try_lock_slot(client, slot).await? {
         config.catch_up.blocked_by(None);
         return Ok(Lock::Held);
     }

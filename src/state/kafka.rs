@@ -258,7 +258,7 @@ impl<W: Writer> Worker<W> {
         let nonce = format!("{:016x}{:08x}", unix_nanos(), std::process::id());
         let claimed = self.writer.commit(&self.topic, &key.claim_key(), &nonce);
         claimed.map_err(|error| failed(&error))?;
-        // By a slow coordinator. The claim stands, whoever wrote it.
+        // By a slow coordinator. The claim is committed, and a new producer can read on from it.
         if self.writer.is_spent() {
             self.writer.open(&kafka, &id, &self.topic).map_err(|error| failed(&error))?;
         }
@@ -316,8 +316,7 @@ impl<W: Writer> Worker<W> {
     }
 }
 
-/// A client that is dropped on a thread of its own: librdkafka takes a tenth of a second to close
-/// one, and much longer where brokers do not answer.
+/// A client that is dropped on a thread of its own.
 struct Closing<T: Send + 'static>(Option<T>);
 
 impl<T: Send + 'static> Deref for Closing<T> {
@@ -330,9 +329,7 @@ impl<T: Send + 'static> Deref for Closing<T> {
 
 impl<T: Send + 'static> Drop for Closing<T> {
     fn drop(&mut self) {
-        let client = self.0.take();
-        // Where no thread can be had, the closure is dropped here and now.
-        let _ = thread::Builder::new().name("client drop".to_owned()).spawn(move || drop(client));
+        drop(sink::drop_on_threads(self.0.take()));
     }
 }
 
@@ -358,11 +355,7 @@ fn has_topic(consumer: &BaseConsumer<Callbacks>, topic: &str) -> Result<bool, Ka
 }
 
 fn failure(error: &KafkaError, topic: &str) -> StateFailure {
-    let code = match error {
-        KafkaError::Transaction(error) => Some(error.code()),
-        other => other.rdkafka_error_code(),
-    };
-    match code {
+    match sink::code_of(error) {
         Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => {
             StateFailure::Fenced
         }

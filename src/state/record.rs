@@ -174,13 +174,16 @@ impl State {
         let skipped = value.skipped.iter().map(|text| {
             EventPosition::from_text(text).ok_or_else(|| invalid(&format!("position {text}")))
         });
+        let acked_upto = lsn(&value.acked_upto)?;
+        // An older one is of a transaction that was published since, at least once.
+        let partial = partial.transpose()?.filter(|partial| partial.commit_lsn >= acked_upto);
         Ok(Self {
             generation: value.generation,
             timeline: value.timeline,
             cluster: value.kafka_cluster_id,
-            acked_upto: lsn(&value.acked_upto)?,
+            acked_upto,
             last: last.transpose()?,
-            partial: partial.transpose()?,
+            partial,
             skipped: skipped.collect::<Result<_, _>>()?,
             layout: value.layout,
             at_ms: value.at_ms,
@@ -224,6 +227,10 @@ mod tests {
 
     #[test]
     fn a_record_of_a_newer_walpost_or_of_another_program_is_an_error() {
+        // A transaction that was published in part, and since then at least once.
+        let older = EventPosition { commit_lsn: Lsn::new(0x1_0000_009F), ordinal: 7 };
+        let json = State { partial: Some(older), ..state(None) }.to_json();
+        assert_eq!(State::of_json(json.as_bytes()), Ok(state(None)));
         // Written by a walpost without exactly-once delivery.
         assert!(!state(None).to_json().contains("partial"));
         assert!(!state(None).to_json().contains("skipped"));

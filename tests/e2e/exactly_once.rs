@@ -3,42 +3,22 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 
-use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
+use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Kafka, Major, Postgres, Walpost, WalpostBuilder, eventually};
+use walpost_bed::{ExactlyOnce, Kafka, Major, Postgres, eventually};
 
 use super::catch_up::{IN_BATCHES, STREAMING, one_by_one, transactions};
-use super::state_topic::{AGREES, adopt, topic};
+use super::state_topic::topic;
 
-/// An outbox whose position is in a state topic of its own.
-struct ExactlyOnce {
-    fixture: Fixture,
-    topic: String,
+async fn exactly_once() -> ExactlyOnce {
+    exactly_once_with(&Kafka::shared().await.bootstrap()).await
 }
 
-impl ExactlyOnce {
-    async fn new() -> Self {
-        Self::with_brokers(&Kafka::shared().await.bootstrap()).await
-    }
-
-    async fn with_brokers(bootstrap: &str) -> Self {
-        let postgres = Postgres::builder(Major::V15).own_identity();
-        let fixture = Fixture::with_brokers(postgres, bootstrap).await;
-        let topic = topic(&fixture).await;
-        adopt(&fixture, &topic).await;
-        Self { fixture, topic }
-    }
-
-    fn command(&self) -> WalpostBuilder {
-        let arguments = ["--delivery", "exactly-once", "--state-topic", &self.topic];
-        self.fixture.command("run").args(arguments)
-    }
-
-    async fn run(&self) -> Walpost {
-        let walpost = self.command().start();
-        walpost.await_line(AGREES, LONG_TIMEOUT).await;
-        walpost
-    }
+async fn exactly_once_with(bootstrap: &str) -> ExactlyOnce {
+    let postgres = Postgres::builder(Major::V15).own_identity();
+    let fixture = Fixture::with_brokers(postgres, bootstrap).await;
+    let topic = topic(&fixture).await;
+    ExactlyOnce::adopted(fixture, topic).await
 }
 
 /// Transactions of one row to some thousands.
@@ -51,7 +31,7 @@ async fn write_all_sizes(fixture: &Fixture) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clean_restarts_and_kills_repeat_nothing() {
-    let once = ExactlyOnce::new().await;
+    let once = exactly_once().await;
     let walpost = once.run().await;
     write_all_sizes(&once.fixture).await;
     once.fixture.assert_exact(LONG_TIMEOUT).await;
@@ -81,7 +61,7 @@ async fn clean_restarts_and_kills_repeat_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_sessions_under_load_repeat_nothing() {
-    let once = ExactlyOnce::new().await;
+    let once = exactly_once().await;
     let walpost = once.run().await;
     let writer = Writer::start(&once.fixture.postgres, 300);
     for _ in 0..5 {
@@ -97,7 +77,7 @@ async fn lost_sessions_under_load_repeat_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_instance_publishes_nothing_after_another_took_over() {
-    let once = ExactlyOnce::new().await;
+    let once = exactly_once().await;
     let first = once.run().await;
     let writer = Writer::start(&once.fixture.postgres, 300);
     let second = once.command().start();
@@ -122,7 +102,7 @@ async fn frozen_instance_publishes_nothing_after_another_took_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transaction_above_the_limit_is_split_and_resumed_inside() {
-    let once = ExactlyOnce::new().await;
+    let once = exactly_once().await;
     let small = || once.command().env("WALPOST_DELIVERY_TRANSACTION_BYTES", "64KiB");
     for before in [1500, 2500] {
         once.fixture.postgres.execute(&insert(4000, 7)).await;
@@ -145,7 +125,7 @@ async fn transaction_above_the_limit_is_split_and_resumed_inside() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn catch_up_that_is_killed_repeats_nothing() {
-    let once = ExactlyOnce::new().await;
+    let once = exactly_once().await;
     let catching_up = || {
         let command = once.command().env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB");
         command.args(["--in-flight-bytes", "1MiB"])
@@ -168,7 +148,7 @@ async fn catch_up_that_is_killed_repeats_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn until_commits_everything_before_it_ends() {
-    let once = ExactlyOnce::new().await;
+    let once = exactly_once().await;
     write_all_sizes(&once.fixture).await;
     let walpost = once.command().args(["--until", "current"]).start();
     let status = walpost.wait(LONG_TIMEOUT).await.expect("it ends");
@@ -181,9 +161,9 @@ async fn until_commits_everything_before_it_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moves_between_the_modes_repeat_nothing_after_a_clean_stop() {
-    let once = ExactlyOnce::new().await;
+    let once = exactly_once().await;
     for _ in 0..2 {
-        let walpost = once.fixture.run_with(&["--state-topic", &once.topic]).await;
+        let walpost = once.fixture.run_with(&["--state-topic", &once.state_topic]).await;
         write_all_sizes(&once.fixture).await;
         once.fixture.assert_exact(LONG_TIMEOUT).await;
         stop(walpost).await;
@@ -211,7 +191,7 @@ async fn without_the_state_topic_it_does_not_start() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejected_records_become_dead_letters_once_and_in_order() {
-    let once = ExactlyOnce::new().await;
+    let once = exactly_once().await;
     let kafka = Kafka::shared().await;
     let dead = once.fixture.topic("dead");
     kafka.create_topic(&dead, 1).await;

@@ -4,7 +4,7 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, ended, insert, stop};
 use walpost_bed::oracle::judge;
 use walpost_bed::{Major, Postgres};
 
-use super::state_topic::{adopt, topic};
+use super::state_topic::topic;
 
 /// A transaction with an event without a key between others, and others around it.
 const WITH_KEYLESS: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
@@ -19,10 +19,10 @@ async fn skip(
     fixture: &Fixture,
     topic: &str,
     position: &str,
-    apply: bool,
+    arguments: &[&str],
 ) -> (Option<i32>, String) {
     let skip = fixture.command("skip").args(["--state-topic", topic, "--position", position]);
-    let skip = if apply { skip.arg("--apply") } else { skip }.start();
+    let skip = skip.args(arguments).start();
     let (status, said) = ended(&skip).await;
     (status, format!("{said}{}", skip.stdout().join("\n")))
 }
@@ -33,10 +33,10 @@ async fn only_the_named_event_is_skipped(delivery: &str) {
     let topic = topic(&fixture).await;
     let arguments = ["--delivery", delivery, "--state-topic", &topic];
 
-    let (status, said) = skip(&fixture, &topic, "0000000001926E68/00000002", true).await;
+    let (status, said) = skip(&fixture, &topic, "0000000001926E68/00000002", &["--apply"]).await;
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("`walpost adopt --apply` first"), "{said}");
-    adopt(&fixture, &topic).await;
+    fixture.adopt(&topic).await;
 
     for sql in [&insert(20, 3), WITH_KEYLESS, &insert(20, 3)] {
         fixture.postgres.execute(sql).await;
@@ -47,20 +47,19 @@ async fn only_the_named_event_is_skipped(delivery: &str) {
     let position = rest.split(' ').next().expect("a position").to_owned();
     assert!(position.ends_with("/00000002"), "{position}");
 
-    let (status, said) = skip(&fixture, &topic, &position, false).await;
+    let (status, said) = skip(&fixture, &topic, &position, &[]).await;
     assert_eq!(status, Some(0), "{said}");
     let (status, _) = fixture.run_to_its_end(&arguments).await;
     assert_eq!(status, Some(4), "it was not applied");
-    let (status, said) = skip(&fixture, &topic, &position, true).await;
+    let (status, said) = skip(&fixture, &topic, &position, &["--apply"]).await;
     assert_eq!(status, Some(0), "{said}");
     // What numbers the events must not change in between.
     let other = [&arguments[..], &["--message-prefix", "events"]].concat();
     let (status, said) = fixture.run_to_its_end(&other).await;
     assert_eq!(status, Some(3), "{said}");
     assert!(said.contains("is to be skipped") && said.contains("--undo"), "{said}");
-    for order in [&["--undo"][..], &[]] {
-        let skip = fixture.command("skip").args(["--state-topic", &topic, "--position", &position]);
-        let (status, said) = ended(&skip.args(order).arg("--apply").start()).await;
+    for order in [&["--undo", "--apply"][..], &["--apply"]] {
+        let (status, said) = skip(&fixture, &topic, &position, order).await;
         assert_eq!(status, Some(0), "{said}");
     }
     let walpost = fixture.run_with(&arguments).await;
@@ -78,7 +77,7 @@ async fn only_the_named_event_is_skipped(delivery: &str) {
     } else {
         verdict.assert_ok();
     }
-    let (status, said) = skip(&fixture, &topic, &position, true).await;
+    let (status, said) = skip(&fixture, &topic, &position, &["--apply"]).await;
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("is not to come any more"), "{said}");
 }

@@ -1,10 +1,8 @@
 //! walpost's own position: a slot that is not where walpost left it is not read from.
 
 use super::catch_up::{catching_up, one_by_one};
-use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
+use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
 use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
-
-pub(crate) const AGREES: &str = "the slot's position agrees with the state topic";
 
 /// A state topic of the test's own: the broker is shared.
 pub(crate) async fn topic(fixture: &Fixture) -> String {
@@ -12,18 +10,11 @@ pub(crate) async fn topic(fixture: &Fixture) -> String {
     format!("state-{}", fixture.postgres.query_text(id).await.expect("an identifier"))
 }
 
-pub(crate) async fn adopt(fixture: &Fixture, topic: &str) -> Vec<String> {
-    let adopt = fixture.command("adopt").args(["--apply", "--state-topic", topic]).start();
-    let status = adopt.wait(LONG_TIMEOUT).await;
-    assert_eq!(status.and_then(|status| status.code()), Some(0), "{:?}", adopt.stderr());
-    adopt.stdout()
-}
-
 /// A walpost that has published and confirmed 50 rows, and its state topic.
 async fn adopted() -> (Fixture, String, Walpost) {
     let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
     let topic = topic(&fixture).await;
-    adopt(&fixture, &topic).await;
+    fixture.adopt(&topic).await;
     let walpost = fixture.run_with(&["--state-topic", &topic]).await;
     walpost.await_line(AGREES, SHORT_TIMEOUT).await;
     fixture.postgres.execute(&insert(50, 5)).await;
@@ -71,7 +62,7 @@ async fn slot_created_again_while_walpost_was_down_is_not_read_from() {
     let text = format!("is confirmed up to {found}");
     assert!(said.contains(&text) && said.contains("walpost adopt --apply"), "{said}");
     assert!(!said.contains(&format!("committed before {found}")), "{said}");
-    let printed = adopt(&fixture, &topic).await.join("\n");
+    let printed = fixture.adopt(&topic).await.join("\n");
     assert!(
         printed.contains(&found) && printed.contains("were not published"),
         "{left}: {printed}"

@@ -192,8 +192,15 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn origin(&self, message: &Message) -> EventOrigin {
-        origin(&self.outbox, message)
+    /// The table or message prefix of the event in `message`.
+    fn origin(&self, message: &Message) -> EventOrigin {
+        let of_table = |insert: &Insert| self.outbox.table(insert.relation).cloned();
+        match message {
+            Message::Logical(logical) => EventOrigin::Message(logical.prefix.clone()),
+            Message::Insert(insert) => of_table(insert)
+                .map_or_else(|| EventOrigin::Message(String::new()), EventOrigin::Table),
+            _ => EventOrigin::Message(String::new()),
+        }
     }
 
     fn count_dropped_headers(&mut self, message: &Message, event: &Event<'_>) {
@@ -253,16 +260,4 @@ fn offer(
 
 fn is_to_be_isolated(isolation: Option<&Isolation>, position: EventPosition) -> bool {
     isolation.is_some_and(|isolation| isolation.position == position)
-}
-
-/// The table or message prefix of the event in `message`.
-fn origin(outbox: &Outbox, message: &Message) -> EventOrigin {
-    let of_table = |insert: &Insert| outbox.table(insert.relation).cloned();
-    match message {
-        Message::Logical(logical) => EventOrigin::Message(logical.prefix.clone()),
-        Message::Insert(insert) => {
-            of_table(insert).map_or_else(|| EventOrigin::Message(String::new()), EventOrigin::Table)
-        }
-        _ => EventOrigin::Message(String::new()),
-    }
 }

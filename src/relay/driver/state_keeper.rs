@@ -59,9 +59,15 @@ pub struct CommitLimits {
     pub interval: Duration,
     /// Bytes of records from which on it is committed at once.
     pub bytes: u64,
-    /// The time from its first record after which it is committed at once: less than
+    /// The time from its first record after which it is committed at once: a third of
     /// `transaction.timeout.ms`.
     pub timeout: Duration,
+}
+
+impl CommitLimits {
+    fn transaction_timeout(self) -> Duration {
+        self.timeout * 3
+    }
 }
 
 /// How urgent a write is.
@@ -187,11 +193,11 @@ impl StateKeeper {
     /// Counts a write that takes long as a failure, again and again. librdkafka repeats the end of a
     /// transaction without an end, and says nothing.
     fn note_overdue(&mut self) {
-        let limit = self.settings.commits.timeout * 3;
-        if Instant::now() < self.overdue_at {
+        let (now, limit) = (Instant::now(), self.settings.commits.transaction_timeout());
+        if now < self.overdue_at {
             return;
         }
-        self.overdue_at = Instant::now() + limit;
+        self.overdue_at = now + limit;
         self.metrics.state_failures.add(1);
         let trouble =
             format!("no broker has ended the transaction of the position within {limit:?}");
@@ -358,16 +364,13 @@ impl StateKeeper {
         if !is_urgent && self.written_at.elapsed() < interval {
             return;
         }
-        // Of former exactly-once delivery.
-        let partial = before.partial.filter(|partial| partial.commit_lsn >= flush_lsn);
-        let at_ms = unix_ms();
-        self.write(State { acked_upto: flush_lsn, last, partial, at_ms, ..before.clone() });
+        self.write(State { acked_upto: flush_lsn, last, at_ms: unix_ms(), ..before.clone() });
     }
 
     fn write(&mut self, state: State) {
         self.store.write(&state);
         self.written_at = Instant::now();
-        self.overdue_at = self.written_at + self.settings.commits.timeout * 3;
+        self.overdue_at = self.written_at + self.settings.commits.transaction_timeout();
         self.own[1] = Some(id(&state));
         self.phase = Phase::Writing(Box::new(state));
     }

@@ -57,20 +57,24 @@ pub(crate) struct NoTransactions {
     pub(crate) reason: String,
 }
 
-/// Whether the brokers begin transactions for this `transactional.id`, and so fence whoever uses
-/// it. Blocks.
+/// librdkafka's code of an error, those of transactions too.
+pub(crate) fn code_of(error: &KafkaError) -> Option<Code> {
+    match error {
+        KafkaError::Transaction(error) => Some(error.code()),
+        other => other.rdkafka_error_code(),
+    }
+}
+
+/// Whether the brokers begin transactions for this `transactional.id`, which fences every other
+/// producer that uses it. Blocks.
 pub(crate) fn begins_transactions(
     kafka: &KafkaConfig,
     transactional_id: &str,
     topic: &str,
 ) -> Result<(), NoTransactions> {
-    let failed = |error: KafkaError| {
-        let code = match &error {
-            KafkaError::Transaction(error) => Some(error.code()),
-            other => other.rdkafka_error_code(),
-        };
-        let is_unauthorized = code == Some(Code::TransactionalIdAuthorizationFailed);
-        NoTransactions { is_unauthorized, reason: error.to_string() }
+    let failed = |error: KafkaError| NoTransactions {
+        is_unauthorized: code_of(&error) == Some(Code::TransactionalIdAuthorizationFailed),
+        reason: error.to_string(),
     };
     let config = client_config(kafka);
     let begun = transactional_producer(&config, transactional_id, topic, BEGIN_TIMEOUT);

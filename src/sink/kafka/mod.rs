@@ -11,6 +11,7 @@ mod batch_size;
 mod config;
 mod delivery_reports;
 mod diagnostics;
+mod drop_on_threads;
 mod error;
 mod features;
 mod first_batch_gate;
@@ -32,10 +33,11 @@ mod statistics;
 mod topic_lookup;
 
 pub(crate) use auxiliary::{
-    Callbacks, begins_transactions, client_config, consumer_config, transactional_producer,
+    Callbacks, begins_transactions, client_config, code_of, consumer_config, transactional_producer,
 };
 pub(crate) use config::transaction_timeout;
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
+pub(crate) use drop_on_threads::drop_on_threads;
 pub(super) use features::{built_in, config_error};
 pub use first_batch_gate::partition_of;
 pub use metadata::{

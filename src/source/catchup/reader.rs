@@ -40,8 +40,8 @@ const CHUNK_BYTES: usize = 48 << 10;
 /// detects that the client is gone.
 const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
 
-/// The size of the tables of a publication, with their partitions and indexes. It waits for locks on
-/// them, whoever has them.
+/// The size of the tables of a publication, with their partitions and indexes. It waits for
+/// the locks of other sessions on them.
 const TABLE_BYTES: &str = "
     SELECT coalesce(pg_catalog.sum(coalesce(parts.bytes, pg_catalog.pg_total_relation_size(c.oid))), 0)::pg_catalog.int8
       FROM pg_catalog.pg_publication_tables t

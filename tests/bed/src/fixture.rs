@@ -20,6 +20,9 @@ pub const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// For slow operations on two busy cores.
 pub const LONG_TIMEOUT: Duration = Duration::from_secs(180);
 
+/// What walpost says once it has compared the slot with the state topic.
+pub const AGREES: &str = "the slot's position agrees with the state topic";
+
 /// The program under test: the one that was built with the test that runs.
 pub fn program() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own file");
@@ -116,6 +119,14 @@ impl Fixture {
         let init = self.command("init").arg("--apply").args(arguments).start();
         let status = init.wait(SHORT_TIMEOUT).await.expect("init ends");
         assert!(status.success(), "init failed: {:?}", init.stderr());
+    }
+
+    /// Runs `walpost adopt --apply` with this state topic; returns what it prints.
+    pub async fn adopt(&self, state_topic: &str) -> Vec<String> {
+        let adopt = self.command("adopt").args(["--apply", "--state-topic", state_topic]).start();
+        let status = adopt.wait(LONG_TIMEOUT).await.expect("adopt ends");
+        assert!(status.success(), "adopt failed: {:?}", adopt.stderr());
+        adopt.stdout()
     }
 
     /// A command with the fixture's source, topic and brokers.

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer as _};
-use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
+use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{
-    Cluster, Disturbance, Kafka, Major, Postgres, Proxy, Walpost, WalpostBuilder, eventually,
-};
+use walpost_bed::{Cluster, Disturbance, ExactlyOnce, Kafka, Proxy, eventually};
 
 use super::fixture_with;
 use crate::case::{Case, CaseReport};
@@ -19,8 +17,6 @@ const END_TXN: i16 = 26;
 const ADD_PARTITIONS_TO_TXN: i16 = 24;
 /// `Produce`.
 const PRODUCE: i16 = 0;
-
-const AGREES: &str = "the slot's position agrees with the state topic";
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -39,37 +35,10 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A fixture, and its state topic.
-struct Scene {
-    fixture: Fixture,
-    state_topic: String,
-}
-
-impl Scene {
-    async fn new(fixture: Fixture) -> Self {
-        // Not one of the fixture's topics, which the oracle reads.
-        let state_topic = format!("state-{}", fixture.topic("order"));
-        let scene = Self { fixture, state_topic };
-        scene.adopt().await;
-        scene
-    }
-
-    async fn adopt(&self) {
-        let adopt = self.fixture.command("adopt").args(["--state-topic", &self.state_topic]);
-        let (status, said) = ended(&adopt.arg("--apply").start()).await;
-        assert_eq!(status, Some(0), "{said}");
-    }
-
-    fn command(&self) -> WalpostBuilder {
-        let arguments = ["--delivery", "exactly-once", "--state-topic", &self.state_topic];
-        self.fixture.command("run").args(arguments)
-    }
-
-    async fn run(&self) -> Walpost {
-        let walpost = self.command().start();
-        walpost.await_line(AGREES, LONG_TIMEOUT).await;
-        walpost
-    }
+/// With a state topic that is not one of the fixture's.
+async fn scene_of(fixture: Fixture) -> ExactlyOnce {
+    let state_topic = format!("state-{}", fixture.topic("order"));
+    ExactlyOnce::adopted(fixture, state_topic).await
 }
 
 async fn coordinator_killed(report: CaseReport) {
@@ -77,7 +46,7 @@ async fn coordinator_killed(report: CaseReport) {
     let fixture = fixture_with(&cluster.bootstrap()).await;
     let (topic, settings) = (fixture.topic("order"), [("min.insync.replicas", "2")]);
     cluster.administration().create(&topic, 3, &settings).await;
-    let scene = Scene::new(fixture).await;
+    let scene = scene_of(fixture).await;
     let walpost = scene.run().await;
     let writer = Writer::start(&scene.fixture.postgres, 200);
     let mut leaders = Vec::new();
@@ -110,7 +79,7 @@ async fn disturbed(report: CaseReport, api_key: i16) {
     let kafka = Kafka::builder().behind(proxy.port()).start().await;
     proxy.point_at(kafka.proxied_port().expect("it has a proxy"));
     let bootstrap = format!("127.0.0.1:{}", proxy.port());
-    let mut scene = Scene::new(fixture_with(&bootstrap).await).await;
+    let mut scene = scene_of(fixture_with(&bootstrap).await).await;
     let walpost = scene.command().env("WALPOST_DELIVERY_COMMIT_INTERVAL", "50ms").start();
     // The oracle reads by the shorter way.
     scene.fixture.bootstrap = kafka.bootstrap();
@@ -132,7 +101,7 @@ async fn disturbed(report: CaseReport, api_key: i16) {
 /// As by a walpost on the same slot that this one does not know of.
 async fn fenced(report: CaseReport) {
     let kafka = Kafka::start().await;
-    let scene = Scene::new(fixture_with(&kafka.bootstrap()).await).await;
+    let scene = scene_of(fixture_with(&kafka.bootstrap()).await).await;
     let walpost = scene.run().await;
     let writer = Writer::start(&scene.fixture.postgres, 200);
     let identity = "SELECT 'walpost-' || system_identifier || '-' || oid || '-walpost-state' \
@@ -160,7 +129,7 @@ async fn fenced(report: CaseReport) {
 async fn timed_out(report: CaseReport) {
     let interval = "transaction.abort.timed.out.transaction.cleanup.interval.ms";
     let kafka = Kafka::builder().property(interval, "200").start().await;
-    let scene = Scene::new(fixture_with(&kafka.bootstrap()).await).await;
+    let scene = scene_of(fixture_with(&kafka.bootstrap()).await).await;
     let timeout = Duration::from_secs(3);
     let limit = format!("transaction.timeout.ms={}", timeout.as_millis());
     let walpost = scene.command().args(["-X", &limit]).start();
@@ -179,9 +148,7 @@ async fn timed_out(report: CaseReport) {
 
 async fn state_topic_deleted(report: CaseReport) {
     let kafka = Kafka::start().await;
-    let postgres = Postgres::builder(Major::V15);
-    let fixture = Fixture::with_brokers(postgres, &kafka.bootstrap()).await;
-    let scene = Scene::new(fixture).await;
+    let scene = scene_of(fixture_with(&kafka.bootstrap()).await).await;
     let walpost = scene.run().await;
     scene.fixture.postgres.execute(&insert(50, 5)).await;
     scene.fixture.assert_exact(LONG_TIMEOUT).await;
@@ -201,7 +168,7 @@ async fn state_topic_deleted(report: CaseReport) {
     let again = scene.command().start();
     let said = report.ends(&again, 3).await;
     assert!(said.contains("has no position"), "{said}");
-    scene.adopt().await;
+    scene.fixture.adopt(&scene.state_topic).await;
     let walpost = scene.run().await;
     scene.fixture.confirmed(LONG_TIMEOUT).await;
     report.ok(&scene.fixture.judge().await);

@@ -83,8 +83,6 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         let layout = layout(&keeper.settings, session);
         let acked = state.acked_upto;
-        // An older one is of a transaction that was published since, at least once.
-        let partial = state.partial.filter(|partial| partial.commit_lsn >= acked);
         let is_other = !state.layout.is_empty() && state.layout != layout;
         let pending = state.skipped.iter().find(|position| position.commit_lsn >= acked);
         if let Some(position) = pending.filter(|_| is_other) {
@@ -93,7 +91,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 position: *position,
             }))));
         }
-        if let Some(partial) = partial
+        if let Some(partial) = state.partial
             && is_other
         {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::PartlyPublished {
@@ -119,7 +117,6 @@ impl<P: Source, S: Sink> Relay<P, S> {
         );
         keeper.own = [Some(id(&state)), None];
         keeper.state = Some(State {
-            partial,
             generation: state.generation + 1,
             timeline: session.identity().timeline,
             cluster,

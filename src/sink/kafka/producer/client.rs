@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use rdkafka::client::{ClientContext, OAuthToken};
@@ -10,7 +9,6 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, ProducerContext};
-use tokio::sync::oneshot;
 
 use crate::crash_points;
 use crate::excerpt::excerpt;
@@ -39,22 +37,6 @@ pub(super) struct Context {
     partitioner: KeyPartitioner,
     /// What became of walpost's own record.
     own_record: Mutex<Option<Result<(), KafkaError>>>,
-}
-
-/// Drops producers, each on a thread of its own, since that purges it and joins
-/// librdkafka's threads; the receiver completes, with an error, when all are gone.
-pub(super) fn drop_on_threads(producers: Vec<Producer>) -> oneshot::Receiver<()> {
-    let (ended, receiver) = oneshot::channel();
-    let ended = Arc::new(ended);
-    for producer in producers {
-        let ended = Arc::clone(&ended);
-        // Where no thread can be had, the closure is dropped here and now.
-        let _ = thread::Builder::new().name("producer drop".to_owned()).spawn(move || {
-            drop(producer);
-            drop(ended);
-        });
-    }
-    receiver
 }
 
 /// Has librdkafka call back for this producer; whether it did.

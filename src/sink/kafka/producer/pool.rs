@@ -9,12 +9,13 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer as _;
 use tokio::sync::oneshot;
 
-use super::client::{self, Producer, drop_on_threads, make_producer};
+use super::client::{self, Producer, make_producer};
 use super::pool_reports::PoolReports;
 use crate::metrics::Metrics;
 use crate::record::Record;
 use crate::sink::SinkError;
 use crate::sink::kafka::delivery_reports::{Reports, Signals};
+use crate::sink::kafka::drop_on_threads::drop_on_threads;
 use crate::sink::kafka::features;
 use crate::sink::kafka::first_batch_gate::{Counts, PartitionKey};
 use crate::sink::kafka::placement::Placement;

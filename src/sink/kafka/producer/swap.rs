@@ -352,13 +352,14 @@ impl KafkaSink {
         if is_due || proven.batch_bytes <= self.batches.at_most(proven.batch_bytes) {
             return Some(proven);
         }
-        drop(proven.pool.end());
-        if proven.purpose != Purpose::Properties {
+        let (purpose, changed) = (proven.purpose, proven.changed.clone());
+        self.discard(proven);
+        if purpose != Purpose::Properties {
             // A batch was refused since.
             return None;
         }
-        let again = self.make_successor(proven.changed.clone(), Purpose::Properties, now);
-        again.inspect_err(|error| self.reload.reject(&proven.changed, &error.to_string())).ok()
+        let again = self.make_successor(changed.clone(), Purpose::Properties, now);
+        again.inspect_err(|error| self.reload.reject(&changed, &error.to_string())).ok()
     }
 
     fn reload_properties(&mut self, asked: bool, now: Instant) {

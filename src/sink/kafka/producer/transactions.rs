@@ -22,11 +22,12 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, Producer as _};
 use rdkafka::util::Timeout;
 
-use super::client::{Context, OWN_RECORD, Producer, drop_on_threads, make_producer};
+use super::client::{Context, OWN_RECORD, Producer, make_producer};
 use super::pool::PoolParts;
 use crate::crash_points;
 use crate::sink::kafka::await_broker::await_broker;
 use crate::sink::kafka::delivery_reports::Reports;
+use crate::sink::kafka::drop_on_threads::drop_on_threads;
 
 /// `retry.backoff.ms`, with which librdkafka waits before it repeats a request.
 pub(in crate::sink::kafka) const RETRY_BACKOFF_MS: u32 = 1000;
@@ -209,7 +210,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        drop(drop_on_threads(self.producer.take().into_iter().collect()));
+        drop(drop_on_threads(self.producer.take()));
     }
 }
 

@@ -11,6 +11,8 @@ use crate::{Broken, Delivery};
 /// How soon the server gives a session up: within what a dead link may last.
 const SESSION_LIMIT: Duration = Duration::from_secs(3);
 
+const STATE_TOPIC: &str = "walpost.state";
+
 pub(crate) struct Services {
     pub(crate) fixture: Fixture,
     pub(crate) kafka: Kafka,
@@ -32,11 +34,9 @@ impl Services {
         let postgres = Postgres::builder(Major::V15).wal_sender_timeout(SESSION_LIMIT);
         let bootstrap = format!("127.0.0.1:{}", kafka_link.port());
         let fixture = Fixture::with_brokers(postgres, &bootstrap).await;
-        let fixture = fixture.option("--state-topic", "walpost.state");
+        fixture.adopt(STATE_TOPIC).await;
+        let fixture = fixture.option("--state-topic", STATE_TOPIC);
         let mut fixture = fixture.option("--delivery", delivery.name());
-        let adopt = fixture.command("adopt").arg("--apply").start();
-        let adopted = adopt.wait(LONG_TIMEOUT).await.is_some_and(|status| status.success());
-        assert!(adopted, "adopt failed: {:?}", adopt.stderr());
         let postgres_link = Proxy::to(fixture.postgres.port()).await;
         fixture.source = proxied(&postgres_link);
         let walpost = fixture.command("run").start();
