@@ -75,10 +75,12 @@ simulate: setup ## Simulate random failures of PostgreSQL and Kafka (SCHEDULES=1
 # Takes seconds per kill. The oracle checks the delivered records after each one.
 KILLS ?= 25
 DELIVERY ?= at-least-once
-soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, DELIVERY=exactly-once)
+PRODUCERS ?=
+soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, DELIVERY=exactly-once, PRODUCERS=3)
 	@# Builds the binaries the way the tests do, so that `make test` shares them.
 	cargo test --workspace --features $(FEATURES) --test faults --test program --no-run
-	WALPOST_SOAK_DELIVERY=$(DELIVERY) "$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
+	WALPOST_SOAK_DELIVERY=$(DELIVERY) WALPOST_SOAK_PRODUCERS=$(PRODUCERS) \
+	  "$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
 
 # SECONDS is for all targets together. Prints one line per target and fails on a finding.
 SECONDS ?= 600

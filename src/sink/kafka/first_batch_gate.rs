@@ -138,6 +138,8 @@ struct Topic {
     count: Option<u32>,
     /// Partitions in which a record was acknowledged.
     proven: HashSet<u32>,
+    /// By partition below `count`: whether a record was admitted there since [`FirstBatchGate::forget`].
+    used: Vec<bool>,
     /// The known partitions of the first records in flight.
     leading: Vec<PartitionKey>,
 }
@@ -198,16 +200,17 @@ impl FirstBatchGate {
         let Some(key) = key else {
             return Admission::Free;
         };
-        let Some(topic) = self.topics.get(topic) else {
+        let Some(topic) = self.topics.get_mut(topic) else {
             return Admission::Lead;
         };
+        let partition = key.partition(topic.count);
+        topic.note_use(partition);
         // A record may name a partition that was added since.
         let is_known =
             |count| !matches!(key, PartitionKey::Partition(partition) if partition >= count);
         if topic.count.is_some_and(|count| is_known(count) && topic.proven.len() >= index(count)) {
             return Admission::Free;
         }
-        let partition = key.partition(topic.count);
         if partition.is_some_and(|partition| topic.proven.contains(&partition)) {
             return Admission::Free;
         }
@@ -228,11 +231,14 @@ impl FirstBatchGate {
         self.in_flight.insert(seq, first);
     }
 
-    /// Requires a first record in every partition again. A broker forgets a producer that was idle in
-    /// a partition for long (`producer.id.expiration.ms`, a day by default).
+    /// Requires a first record again in each partition that was not used since the last call. A broker
+    /// forgets a producer that was idle in a partition for long (`producer.id.expiration.ms`, a day by
+    /// default). A partition in use is not asked for one: if its broker does not answer, the second
+    /// record would wait for the first, and all others behind it.
     pub(crate) fn forget(&mut self) {
         for topic in self.topics.values_mut() {
-            topic.proven.clear();
+            let used = std::mem::take(&mut topic.used);
+            topic.proven.retain(|partition| used.get(index(*partition)) == Some(&true));
         }
     }
 
@@ -253,6 +259,19 @@ impl FirstBatchGate {
         let is_of_its_producer = self.is_single || matches!(key, PartitionKey::Partition(_));
         if changes == self.changes && is_of_its_producer {
             topic.proven.extend(key.partition(topic.count));
+        }
+    }
+}
+
+impl Topic {
+    /// A record with this partition, if it is known, may be admitted.
+    fn note_use(&mut self, partition: Option<u32>) {
+        let (Some(partition), Some(count)) = (partition, self.count) else { return };
+        if self.used.len() != index(count) {
+            self.used.resize(index(count), false);
+        }
+        if let Some(used) = self.used.get_mut(index(partition)) {
+            *used = true;
         }
     }
 }
@@ -422,13 +441,28 @@ mod tests {
     }
 
     #[test]
-    fn first_record_is_sent_alone_again_after_a_long_time() {
-        let (mut gate, _) = gate(1);
-        gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
-        gate.delivered(Seq::new(7));
-        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Free);
+    fn first_record_is_sent_alone_again_in_partitions_that_were_idle_for_long() {
+        let (mut gate, _) = gate(2);
+        let partitions = [0, 1].map(PartitionKey::Partition);
+        // A topic's number of partitions is known once a record with a key is acknowledged.
+        gate.queued(Seq::new(0), "t", PartitionKey::Hash(hash(b"a")));
+        gate.delivered(Seq::new(0));
+        for (seq, partition) in (1..).zip(partitions) {
+            gate.queued(Seq::new(seq), "t", partition);
+            gate.delivered(Seq::new(seq));
+        }
+        let admitted = |gate: &mut FirstBatchGate, number: usize| {
+            gate.admission("t", Some(partitions[number]))
+        };
+        assert_eq!([0, 1].map(|number| admitted(&mut gate, number)), [Admission::Free; 2]);
         gate.forget();
-        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Lead);
+        assert_eq!(admitted(&mut gate, 1), Admission::Free, "it was in use");
+        gate.forget();
+        assert_eq!(admitted(&mut gate, 0), Admission::Lead);
+        assert_eq!(admitted(&mut gate, 1), Admission::Free);
+        gate.forget();
+        gate.forget();
+        assert_eq!([0, 1].map(|number| admitted(&mut gate, number)), [Admission::Lead; 2]);
     }
 
     #[test]

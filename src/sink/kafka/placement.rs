@@ -135,7 +135,7 @@ impl Placement {
         self.gate.delivered(seq);
     }
 
-    /// Begins anew in every partition: see [`FirstBatchGate::forget`].
+    /// Begins anew in partitions that are idle: see [`FirstBatchGate::forget`].
     pub(crate) fn forget(&mut self) {
         self.gate.forget();
     }

@@ -16,6 +16,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(15, "elected_leader_is_followed_in_order", elected),
         Case::new(15, "frozen_leader_is_replaced_in_order", frozen_leader),
         Case::new(17, "frozen_broker_holds_up_its_own_partitions_alone", one_frozen),
+        Case::new(17, "restart_while_a_broker_is_frozen_loses_nothing", restart_beside_frozen),
         Case::new(19, "too_few_in_sync_replicas_are_reported_and_retried", too_few),
         Case::new(19, "repeated_loss_of_replicas_leaves_no_producer_stuck", repeated_loss).long(),
         Case::new(19, "stuck_producer_is_replaced", stuck_producer).long(),
@@ -121,6 +122,37 @@ async fn one_frozen(report: CaseReport) {
     assert_eq!(times(&walpost, "changed the number of producers"), 0, "there are several");
     fixture.confirmed(LONG_TIMEOUT).await;
     report.ok(&fixture.judge().await);
+    report.still_running(&walpost);
+}
+
+/// A walpost that starts while a broker is frozen waits for that broker's partitions, and with it
+/// may wait all others (see the table): everything arrives once it goes on.
+async fn restart_beside_frozen(report: CaseReport) {
+    let cluster = Cluster::shared().await;
+    let fixture = fixture_with(&cluster.bootstrap()).await;
+    let topic = fixture.topic("order");
+    let topics = Admin::of(cluster.bootstrap(), 1);
+    topics.create(&topic, 12, &[]).await;
+    let start = || {
+        let several = fixture.command("run").env("FAILPOINTS", "several_producers=return");
+        several.env("WALPOST_KAFKA_MAX_PRODUCERS", "4").start()
+    };
+    let walpost = start();
+    let writer = Writer::start(&fixture.postgres, 200);
+    writer.commits(200).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let frozen = topics.partitions(&topic).await.expect("the brokers answer")[0].leader;
+    cluster.node(frozen).pause();
+    writer.commits(100).await;
+    walpost.kill9().await;
+    let walpost = start();
+    walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    writer.commits(400).await;
+    confirms_nothing(&fixture, &writer).await;
+    cluster.node(frozen).resume();
+    topics.in_sync(&topic, 12, 1).await;
+    report.ok(&fixture.judge_after(writer).await);
+    report.did("waited for the broker");
     report.still_running(&walpost);
 }
 

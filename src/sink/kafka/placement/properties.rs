@@ -1,5 +1,6 @@
 //! Order per partition over several producers, which send what they have in no order among each
-//! other, with metadata of their own, to brokers that refuse records.
+//! other, with metadata of their own, to brokers that refuse records and forget idle producers, and
+//! that are replaced by another number of producers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +32,14 @@ enum Step {
     Refresh { producer: usize },
     /// Statistics arrive.
     Statistics,
+    /// Another number of producers takes the place of these, once nothing is in flight.
+    Swap { producers: u32, brokers: u32 },
+    /// So much time passes that the gate forgets partitions that were not used.
+    Hour,
 }
+
+/// After so many [`Step::Hour`] without a record a broker forgets a producer in a partition.
+const EXPIRATION_HOURS: u32 = 3;
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
@@ -43,6 +51,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..TOPICS.len()).prop_map(|topic| Step::Grow { topic }),
         1 => (0..8_usize).prop_map(|producer| Step::Refresh { producer }),
         1 => Just(Step::Statistics),
+        1 => (1..8_u32, 1..4_u32)
+            .prop_map(|(producers, brokers)| Step::Swap { producers, brokers }),
+        1 => Just(Step::Hour),
     ];
     prop::collection::vec(step, 1..200)
 }
@@ -58,8 +69,9 @@ struct Producer {
     unanswered: BTreeMap<Slot, Vec<u64>>,
     /// How many partitions it knows of each topic; `None`: it has not asked for the topic yet.
     metadata: [Option<u32>; TOPICS.len()],
-    /// Partitions in which a broker has taken a batch of it, and where one was refused.
-    known: Vec<Slot>,
+    /// Partitions in which a broker has taken a batch of it, with the hour of the last; and those
+    /// where one was refused.
+    known: BTreeMap<Slot, u32>,
     refused: Vec<Slot>,
 }
 
@@ -73,6 +85,7 @@ struct World {
     logs: BTreeMap<Slot, Vec<u64>>,
     first_refused: BTreeMap<Slot, u64>,
     produced: u64,
+    hour: u32,
 }
 
 impl World {
@@ -92,6 +105,7 @@ impl World {
             logs: BTreeMap::new(),
             first_refused: BTreeMap::new(),
             produced: 0,
+            hour: 0,
         }
     }
 
@@ -156,7 +170,7 @@ impl World {
         };
         let producer = &mut self.producers[number];
         let seq = producer.queues.get_mut(&slot).expect("it has some").remove(0);
-        let is_first = !producer.known.contains(&slot);
+        let is_first = !producer.known.contains_key(&slot);
         producer.unanswered.entry(slot).or_default().push(seq);
         // A broker that knows the producer takes nothing behind what it has refused.
         let is_gap = self.first_refused.contains_key(&slot);
@@ -167,7 +181,7 @@ impl World {
             self.first_refused.insert(slot, seq);
             return true;
         }
-        producer.known.push(slot);
+        producer.known.insert(slot, self.hour);
         self.logs.entry(slot).or_default().push(seq);
         true
     }
@@ -201,6 +215,28 @@ impl World {
         }
     }
 
+    /// As the sink does it: after a refusal there is a replay instead, which is not seen here.
+    fn swap(&mut self, producers: u32, brokers: u32) {
+        self.is_flowing();
+        let is_idle = |producer: &Producer| {
+            producer.queues.values().chain(producer.unanswered.values()).all(Vec::is_empty)
+        };
+        if self.first_refused.is_empty() && self.producers.iter().all(is_idle) {
+            self.placement = Placement::new(Arc::clone(&self.counts), producers, brokers);
+            self.producers = (0..producers).map(|_| Producer::default()).collect();
+        }
+    }
+
+    /// No record is on its way for as long as a broker remembers its producer.
+    fn pass_an_hour(&mut self) {
+        self.is_flowing();
+        self.hour += 1;
+        self.placement.forget();
+        for producer in &mut self.producers {
+            producer.known.retain(|_, last| self.hour - *last < EXPIRATION_HOURS);
+        }
+    }
+
     fn step(&mut self, step: Step) {
         match step {
             Step::Produce { topic, key, by_number } => self.produce(topic, key, by_number),
@@ -215,6 +251,8 @@ impl World {
                 }
             }
             Step::Statistics => self.statistics(),
+            Step::Swap { producers, brokers } => self.swap(producers, brokers),
+            Step::Hour => self.pass_an_hour(),
         }
     }
 }

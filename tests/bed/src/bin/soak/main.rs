@@ -1,7 +1,8 @@
 //! The program behind `make soak`: a writer, PostgreSQL, walpost and Kafka, of which one is killed
 //! at random, again and again.
 //!
-//! `soak KILLS [SEED]`, with `WALPOST_SOAK_DELIVERY=exactly-once` for that mode. After each kill
+//! `soak KILLS [SEED]`, with `WALPOST_SOAK_DELIVERY=exactly-once` for that mode, or
+//! `WALPOST_SOAK_PRODUCERS=3` for so many producers in the other. After each kill
 //! delivery must resume, nothing may be confirmed without having been published, and the oracle
 //! checks the published records, of which none may be a repeat in exactly-once mode. At the end it
 //! prints a table, and exits with 1 on any violation. The same seed chooses the same kills, though
@@ -40,10 +41,13 @@ async fn main() -> ExitCode {
         eprintln!("soak: WALPOST_SOAK_DELIVERY is neither at-least-once nor exactly-once");
         return ExitCode::from(2);
     };
+    let producers = std::env::var("WALPOST_SOAK_PRODUCERS");
+    // As many as walpost chooses.
+    let producers = producers.unwrap_or_default();
     println!("{kills} kills, {}; SEED={seed} chooses the same ones again", delivery.name());
     let report = Arc::new(Mutex::new(Report::default()));
     // On a task of its own: a panic of the bed's is a failure as any other.
-    let soaking = rounds::soak(kills, seed, delivery, Arc::clone(&report));
+    let soaking = rounds::soak(kills, seed, (delivery, producers), Arc::clone(&report));
     let here = LocalSet::new();
     let ended = here.run_until(async {
         tokio::select! {

@@ -37,11 +37,11 @@ struct Past {
 pub(crate) async fn soak(
     kills: u64,
     seed: u64,
-    delivery: Delivery,
+    mode: (Delivery, String),
     report: Arc<Mutex<Report>>,
 ) -> Result<(), Broken> {
     let mut rng = Rng::new(seed);
-    let mut services = Services::set(delivery).await;
+    let mut services = Services::set(mode).await;
     let mut deck = Vec::new();
     let mut past = None;
     let began = Instant::now();

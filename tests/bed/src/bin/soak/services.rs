@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, proxied};
-use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, within};
+use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, WalpostBuilder, within};
 
 use crate::rng::Rng;
 use crate::{Broken, Delivery};
@@ -20,6 +20,8 @@ pub(crate) struct Services {
     pub(crate) kafka_link: Proxy,
     pub(crate) walpost: Walpost,
     pub(crate) delivery: Delivery,
+    /// How many producers walpost has; empty: as many as it chooses.
+    producers: String,
     /// Starts of walpost after the first.
     pub(crate) restarts: u64,
     /// How often it was killed while something else was away.
@@ -27,7 +29,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    pub(crate) async fn set(delivery: Delivery) -> Self {
+    pub(crate) async fn set((delivery, producers): (Delivery, String)) -> Self {
         let kafka_link = Proxy::start().await;
         let kafka = Kafka::builder().behind(kafka_link.port()).start().await;
         kafka_link.point_at(kafka.proxied_port().expect("it is behind a proxy"));
@@ -39,7 +41,7 @@ impl Services {
         let mut fixture = fixture.option("--delivery", delivery.name());
         let postgres_link = Proxy::to(fixture.postgres.port()).await;
         fixture.source = proxied(&postgres_link);
-        let walpost = fixture.command("run").start();
+        let walpost = command(&fixture, &producers, None).start();
         Self {
             fixture,
             kafka,
@@ -47,6 +49,7 @@ impl Services {
             kafka_link,
             walpost,
             delivery,
+            producers,
             restarts: 0,
             killed_meanwhile: 0,
         }
@@ -54,11 +57,7 @@ impl Services {
 
     /// With a point armed at which it is to die, if any.
     pub(crate) fn start_walpost(&mut self, armed: Option<&str>) {
-        let command = self.fixture.command("run");
-        self.walpost = match armed {
-            Some(armed) => command.env("FAILPOINTS", armed).start(),
-            None => command.start(),
-        };
+        self.walpost = command(&self.fixture, &self.producers, armed).start();
         self.restarts += 1;
     }
 
@@ -103,4 +102,16 @@ impl Services {
         let last = lines[lines.len().saturating_sub(15)..].join("\n");
         format!("{why}; walpost said last:\n{last}")
     }
+}
+
+/// `walpost run` with so many producers, if that is said, and a point armed at which it is to die, if
+/// any.
+fn command(fixture: &Fixture, producers: &str, armed: Option<&str>) -> WalpostBuilder {
+    let mut points = armed.unwrap_or_default().to_owned();
+    let mut command = fixture.command("run");
+    if !producers.is_empty() {
+        points = format!("several_producers=return;{points}");
+        command = command.env("WALPOST_KAFKA_MAX_PRODUCERS", producers);
+    }
+    command.env("FAILPOINTS", points)
 }
