@@ -135,6 +135,22 @@ pub enum SlotError {
         published: Lsn,
     },
 
+    /// The server's WAL ends before the position in the state topic.
+    #[error(
+        "this server's WAL ends at {flushed}, and the brokers have acknowledged what committed before \
+         {acked} (state topic {topic}): the server lost WAL or was restored; nothing was published \
+         from it. Kafka may have events that its tables have not: find them, then run \
+         `walpost adopt --apply` and start walpost again to continue from the slot's position"
+    )]
+    BehindState {
+        /// The end of the server's WAL.
+        flushed: Lsn,
+        /// The position in the state topic.
+        acked: Lsn,
+        /// The state topic.
+        topic: String,
+    },
+
     /// The restarted server's history is not the one that was published.
     #[error(
         "this server's WAL is not the one that walpost has published from: {difference}. The server \

@@ -60,6 +60,26 @@ async fn clean_restarts_and_kills_repeat_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_while_the_broker_is_frozen_repeat_nothing() {
+    let kafka = Kafka::start().await;
+    let once = exactly_once_with(&kafka.bootstrap()).await;
+    let mut walpost = once.run().await;
+    let writer = Writer::start(&once.fixture.postgres, 300);
+    for _ in 0..3 {
+        once.fixture.postgres.execute(&insert(3000, 7)).await;
+        kafka.pause();
+        writer.commits(40).await;
+        walpost.kill9().await;
+        walpost = once.command().start();
+        writer.commits(40).await;
+        kafka.resume();
+        walpost.await_line(AGREES, LONG_TIMEOUT).await;
+    }
+    once.fixture.judge_after(writer).await.assert_exact();
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_sessions_under_load_repeat_nothing() {
     let once = exactly_once().await;
     let walpost = once.run().await;

@@ -33,6 +33,7 @@ mod sharded_slots;
 mod skip;
 mod slot;
 mod startup_errors;
+mod state_history;
 mod state_topic;
 mod tables;
 mod topics;

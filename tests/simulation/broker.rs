@@ -45,6 +45,8 @@ pub(crate) struct Broker {
     pub(crate) producers: Vec<Producer>,
     /// The record in the state topic.
     pub(crate) state: State,
+    /// Without exactly-once mode: the process whose producer may write it.
+    pub(crate) state_writer: Option<usize>,
 }
 
 impl Broker {
@@ -59,6 +61,7 @@ impl Broker {
             replacement_fails: false,
             producers: Vec::new(),
             state: adopted(slot),
+            state_writer: None,
         }
     }
 
@@ -88,13 +91,13 @@ pub(crate) struct Producer {
     /// Whether its owner has not released it.
     pub(crate) open: bool,
     /// The process of a transactional producer.
-    owner: Option<usize>,
+    pub(crate) owner: Option<usize>,
     /// What it has appended in its open transaction.
     transaction: Vec<TraceEvent>,
     queues: Vec<VecDeque<(Seq, usize)>>,
     queued: usize,
     /// The number of members: member n has the partitions whose number modulo this is n.
-    members: usize,
+    pub(crate) members: usize,
     /// Partitions in which a record failed: nothing after it is appended.
     stopped: [bool; LANES],
     /// Members that failed.
@@ -113,7 +116,7 @@ pub(crate) struct Producer {
     pub(crate) conditions: Vec<Condition>,
     in_flight: BTreeMap<Seq, (usize, u64)>,
     in_flight_bytes: u64,
-    refused: bool,
+    pub(crate) refused: bool,
     eager: bool,
     pub(crate) stirred: Arc<Notify>,
 }
@@ -298,7 +301,7 @@ impl World {
         self.note(TraceEvent::Failed { producer: at });
     }
 
-    fn new_producer(&mut self, process: usize) -> usize {
+    pub(crate) fn new_producer(&mut self, process: usize) -> usize {
         let members = if self.schedule.several { self.rng.usize(1..=3) } else { 1 };
         self.broker.producers.push(Producer {
             open: true,
@@ -326,23 +329,6 @@ impl World {
         let producer = self.broker.producers.len() - 1;
         self.note(TraceEvent::Made { process, producer });
         producer
-    }
-
-    /// All transactional producers are fenced; their transactions are aborted.
-    pub(crate) fn fence(&mut self) {
-        let producers = self.broker.producers.iter_mut();
-        for producer in producers.filter(|producer| producer.owner.is_some() && producer.open) {
-            producer.open = false;
-            producer.condition(Condition::Broken("fenced".into()));
-        }
-    }
-
-    pub(crate) fn new_transactional_producer(&mut self, process: usize) {
-        let new = self.new_producer(process);
-        // The next producer makes smaller batches.
-        let refused = self.broker.producers.iter().any(|one| one.refused);
-        let producer = &mut self.broker.producers[new];
-        (producer.owner, producer.members, producer.refused) = (Some(process), 1, refused);
     }
 
     /// Ends the open transaction; what it has appended.

@@ -46,6 +46,8 @@ struct Checker<'a> {
     /// The process of each session.
     sessions: Vec<usize>,
     slot: Lsn,
+    /// The position in the state topic.
+    state: Lsn,
     faults: Vec<InjectedFault>,
     arrived: bool,
 }
@@ -130,6 +132,7 @@ impl<'a> Checker<'a> {
             processes: BTreeMap::new(),
             sessions: Vec::new(),
             slot: Lsn::new(1000),
+            state: Lsn::new(1000),
             faults: Vec::new(),
             arrived: false,
         }
@@ -187,12 +190,16 @@ impl<'a> Checker<'a> {
             TraceEvent::Fell { confirmed } => self.slot = *confirmed,
             TraceEvent::Made { process, .. } => {
                 self.producers.push(Producer { process: *process, ..Producer::default() });
-                self.process(*process).whole = Lsn::ZERO;
+                let process = self.process(*process);
+                process.whole = Lsn::ZERO;
+                process.feeds.is_replayed();
             }
             TraceEvent::Discarded { process } => self.process(*process).whole = Lsn::ZERO,
             TraceEvent::StateRead { process, upto, partial } => {
                 self.state_read(*process, *upto, *partial);
             }
+            TraceEvent::StateWritten { upto } => return self.state_written(*upto),
+            TraceEvent::StateFailed { process } => self.process(*process).failed = true,
             TraceEvent::Produced { producer, event, in_flight_bytes, .. } => {
                 let commit = self.log.events[*event].commit;
                 let process = self.producers[*producer].process;
@@ -234,6 +241,14 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    fn state_written(&mut self, upto: Lsn) -> Verdict {
+        if upto < self.state {
+            return Err(format!("the state fell from {} to {upto}", self.state));
+        }
+        self.state = upto;
+        Ok(())
+    }
+
     /// What is committed with the position in the state topic is delivered, perhaps by another process.
     fn state_read(&mut self, number: usize, upto: Lsn, partial: Option<EventPosition>) {
         let is_before = |item: &&Item| match item.commit() {
@@ -270,11 +285,11 @@ impl<'a> Checker<'a> {
         else {
             return Ok(());
         };
-        let number = *number;
+        let (number, is_exactly_once) = (*number, self.schedule.exactly_once);
         let all = self.sessions.len();
         let since = self.process(number).unpassed;
-        // In exactly-once mode the operator may have adopted the position between two sessions.
-        let is_adopted = self.schedule.exactly_once && self.was(InjectedFault::SlotMoved);
+        // With a state topic the operator may have adopted the position between two sessions.
+        let is_adopted = self.schedule.state_topic && self.was(InjectedFault::SlotMoved);
         let is_alone = self.sessions[since..].iter().all(|owner| *owner == number);
         if *passed && is_alone && !is_adopted {
             return Err(format!("I12: only a foreign client has advanced the slot to {start}"));
@@ -290,7 +305,8 @@ impl<'a> Checker<'a> {
         process.produced = Lsn::ZERO;
         process.took = false;
         process.known = process.known.max(*start);
-        let whole = if *passed { Lsn::ZERO } else { process.whole };
+        // In exactly-once mode a session reads from the position in the state topic: see I9.
+        let whole = if *passed || is_exactly_once { Lsn::ZERO } else { process.whole };
         if *from < *start || *from < whole {
             return Err(format!("I5: read from {from} again: A {start}, taken {whole}"));
         }
@@ -317,7 +333,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// I1 and I2, at the moment of a confirmation.
+    /// I1 and I2, and that the state topic has it, at the moment of a confirmation.
     fn confirmed(&mut self, session: usize, lsn: Lsn) -> Verdict {
         let owner = self.owner(session);
         let (before, known) = (owner.confirmed, owner.known);
@@ -329,6 +345,9 @@ impl<'a> Checker<'a> {
             return Err(format!(
                 "I2: the flush LSN is {lsn}, but WAL was received up to {known} only"
             ));
+        }
+        if self.schedule.state_topic && lsn > self.state {
+            return Err(format!("{lsn} is confirmed, but {} is in the state topic", self.state));
         }
         self.own_cover(self.sessions[session], lsn)?;
         self.cover(lsn)

@@ -33,8 +33,10 @@ use crate::world::Shared;
 /// The default number of schedules.
 const SCHEDULES: u64 = 4000;
 
-/// How long delivery may take once all faults are over.
+/// How long delivery may take once all faults are over. In exactly-once mode nothing is committed
+/// while a rejected record is searched for, which takes some sessions for each.
 const ARRIVAL_MS: u64 = 300_000;
+const ARRIVAL_WITH_REJECTED_MS: u64 = 1_200_000;
 
 #[test]
 fn guarantees_hold_under_random_faults() {
@@ -183,7 +185,11 @@ async fn arrive(world: &Shared) {
     while !world.lock().calm {
         sleep(Duration::from_millis(100)).await;
     }
-    let limit = world.lock().now_ms() + ARRIVAL_MS;
+    let limit = {
+        let world = world.lock();
+        let is_searched_for = world.schedule.exactly_once && world.schedule.poison.is_some();
+        world.now_ms() + if is_searched_for { ARRIVAL_WITH_REJECTED_MS } else { ARRIVAL_MS }
+    };
     loop {
         {
             let mut world = world.lock();

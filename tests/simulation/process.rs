@@ -121,23 +121,23 @@ async fn run(
     over: &mut watch::Receiver<bool>,
 ) -> Exit {
     let (handle, stop) = stop_channel();
-    let (core, settings, catch_up, commits) = {
+    let (core, settings, catch_up, state) = {
         let world = world.lock();
         let drain_timeout = Duration::from_millis(world.schedule.drain_timeout_ms);
         let core = core(world.schedule.budget_bytes, world.schedule.policy);
         let catch_up = world.schedule.threshold.map(CatchUp::above).unwrap_or_default();
         let settings = RelaySettings { drain_timeout, until: life.until, owns_thread: false };
-        let commits = world.schedule.exactly_once.then(|| CommitLimits {
+        let state = world.schedule.state_topic.then(|| CommitLimits {
             interval: Duration::from_millis(world.schedule.commit_interval_ms),
             bytes: world.schedule.transaction_bytes,
             timeout: Duration::from_secs(10),
         });
-        let core = if commits.is_some() { core.exactly_once() } else { core };
-        (core, settings, catch_up, commits)
+        let core = if world.schedule.exactly_once { core.exactly_once() } else { core };
+        (core, settings, catch_up, state)
     };
     let source = SimSource { world: world.clone(), process, catch_up };
     let relay = Relay::new(core, SimSink::new(world, process), source, settings, stop);
-    let relay = match commits {
+    let relay = match state {
         None => relay,
         Some(commits) => {
             let store = Box::new(SimStore::new(world, process));

@@ -36,6 +36,8 @@ pub(crate) struct Schedule {
     pub(crate) room: usize,
     /// Whether it publishes in Kafka transactions, and when those are committed.
     pub(crate) exactly_once: bool,
+    /// Whether the position is in a state topic; always with the former.
+    pub(crate) state_topic: bool,
     pub(crate) commit_interval_ms: u64,
     pub(crate) transaction_bytes: u64,
     /// Whether several producers share the partitions.
@@ -75,6 +77,7 @@ impl Schedule {
         let longest = if rng.u8(0..4) == 0 { 40_000 } else { 15_000 };
         // A large transaction would take minutes with one record at a time.
         let least: u8 = if large { 20 } else { 1 };
+        let exactly_once = rng.u8(0..3) == 0;
         Self {
             faults_ms: rng.u64(0..longest),
             faults,
@@ -91,7 +94,8 @@ impl Schedule {
             budget_bytes: rng.u64(least.into()..60) * 700,
             burst: rng.usize(least.into()..80),
             room: rng.usize(least.into()..100),
-            exactly_once: rng.u8(0..3) == 0,
+            exactly_once,
+            state_topic: exactly_once || rng.bool(),
             commit_interval_ms: rng.u64(0..600),
             transaction_bytes: [700, 10_000, 1 << 20][rng.usize(0..3)],
             several: rng.bool(),

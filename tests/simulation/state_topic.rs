@@ -1,6 +1,6 @@
-//! The simulated state topic of exactly-once mode, whose records are committed together with those of
-//! the process's producer. Opening it fences the producers of all other processes. Replies come late,
-//! or never: what was written then counts or not.
+//! The simulated state topic. In exactly-once mode its records are committed together with those of
+//! the process's producer, which are fenced when another process opens it; otherwise it has a producer
+//! of its own, and only that one is. Replies come late, or never: what was written then counts or not.
 
 use std::collections::VecDeque;
 use std::future::{Future, pending};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use walpost::Lsn;
+use walpost::sink::Condition;
 use walpost::state::{State, StateEvent, StateFailure, StateKey, StateStore};
 
 use crate::trace::TraceEvent;
@@ -103,36 +104,67 @@ impl World {
         if self.now_ms() < self.broker.away_until {
             return unavailable();
         }
-        self.fence();
-        self.new_transactional_producer(process);
-        let (upto, partial) = (self.broker.state.acked_upto, self.broker.state.partial);
-        self.note(TraceEvent::StateRead { process, upto, partial });
+        if self.schedule.exactly_once {
+            self.fence();
+            self.new_transactional_producer(process);
+            let (upto, partial) = (self.broker.state.acked_upto, self.broker.state.partial);
+            self.note(TraceEvent::StateRead { process, upto, partial });
+        } else {
+            self.broker.state_writer = Some(process);
+        }
         StateEvent::Opened { state: Some(self.broker.state.clone()), cluster: None }
     }
 
-    /// Commits the process's transaction. After a failure its producer is of no use any more.
+    /// Writes the position; in exactly-once mode that commits the process's transaction. After a
+    /// failure its producer is of no use any more.
     fn write_state(&mut self, process: usize, state: &State) -> StateEvent {
-        let current = self.broker.transactional(process);
-        let Some(at) = current.filter(|at| self.broker.producers[*at].open) else {
+        let events = self.broker.transactional(process);
+        let events = events.filter(|at| self.broker.producers[*at].open);
+        let is_writer = self.broker.state_writer == Some(process);
+        let may_write = if self.schedule.exactly_once { events.is_some() } else { is_writer };
+        if !may_write {
+            self.note(TraceEvent::StateFailed { process });
             return StateEvent::Failed(StateFailure::Fenced);
-        };
+        }
         let lost = self.broker.loses.take();
         let is_away = self.now_ms() < self.broker.away_until;
         if !is_away && lost != Some(false) {
-            self.end_transaction(at, state);
+            self.end_transaction(events, state);
         }
         if is_away || lost.is_some() {
-            self.broker.producers[at].open = false;
+            match events {
+                Some(at) => self.broker.producers[at].open = false,
+                None => self.broker.state_writer = None,
+            }
+            self.note(TraceEvent::StateFailed { process });
             return unavailable();
         }
         StateEvent::Written
     }
 
-    fn end_transaction(&mut self, at: usize, state: &State) {
-        for event in self.take_transaction(at) {
+    fn end_transaction(&mut self, events: Option<usize>, state: &State) {
+        for event in events.map(|at| self.take_transaction(at)).into_iter().flatten() {
             self.note(event);
         }
+        self.note(TraceEvent::StateWritten { upto: state.acked_upto });
         self.broker.state = state.clone();
+    }
+
+    /// All transactional producers are fenced; their transactions are aborted.
+    fn fence(&mut self) {
+        let producers = self.broker.producers.iter_mut();
+        for producer in producers.filter(|producer| producer.owner.is_some() && producer.open) {
+            producer.open = false;
+            producer.condition(Condition::Broken("fenced".into()));
+        }
+    }
+
+    fn new_transactional_producer(&mut self, process: usize) {
+        let new = self.new_producer(process);
+        // The next producer makes smaller batches.
+        let refused = self.broker.producers.iter().any(|one| one.refused);
+        let producer = &mut self.broker.producers[new];
+        (producer.owner, producer.members, producer.refused) = (Some(process), 1, refused);
     }
 
     /// The operator runs `walpost adopt --apply` after the slot was moved.
@@ -144,6 +176,10 @@ impl World {
             let layout = state.layout.clone();
             let generation = state.generation + 1;
             *state = State { generation, partial, layout, ..adopted(confirmed) };
+            self.note(TraceEvent::StateWritten { upto: confirmed });
+            // It writes as each walpost does.
+            self.broker.state_writer = None;
+            self.fence();
         }
     }
 }

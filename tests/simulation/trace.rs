@@ -99,6 +99,14 @@ pub(crate) enum TraceEvent {
         upto: Lsn,
         partial: Option<EventPosition>,
     },
+    /// The state topic has this position now.
+    StateWritten {
+        upto: Lsn,
+    },
+    /// The position was perhaps not written.
+    StateFailed {
+        process: usize,
+    },
     /// Exactly-once mode: a process discarded its producer.
     Discarded {
         process: usize,

@@ -221,23 +221,24 @@ impl StateKeeper {
         }
     }
 
-    /// When [`StateKeeper::step`] has something to do.
+    /// When [`StateKeeper::step`] has something to do that no event announces. What is due already and
+    /// was not done waits for one.
     pub(super) fn next_step(&self, core: &Core) -> Option<Instant> {
+        let now = Instant::now();
         match &self.phase {
             Phase::Closed(_) if core.is_exactly_once() => None,
             Phase::Closed(at) => Some(*at),
             Phase::Open if core.uncommitted().0 > 0 => {
-                let now = Instant::now();
                 let due =
                     self.transaction_since.map(|since| since + self.settings.commits.interval);
                 let quiet = Some(self.grew.1 + QUIET).filter(|quiet| *quiet > now);
                 // Acknowledgements end the wait for a commit that is requested.
                 due.into_iter().chain(quiet).filter(|at| *at > now).min()
             }
-            Phase::Open if core.flush_lsn() > self.covered() => Some(
-                self.written_at
-                    + if core.is_exactly_once() { IDLE_INTERVAL } else { BUSY_INTERVAL },
-            ),
+            Phase::Open if core.flush_lsn() > self.covered() => {
+                let due = [BUSY_INTERVAL, IDLE_INTERVAL].map(|interval| self.written_at + interval);
+                due.into_iter().find(|at| *at > now)
+            }
             Phase::Open | Phase::Opening | Phase::Writing(_) => None,
         }
     }
@@ -248,10 +249,14 @@ impl StateKeeper {
             || !core.is_exactly_once() && self.covered() < core.flush_lsn()
     }
 
+    /// Whether the topic can be written, as far as known.
+    pub(super) fn can_write(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Writing(_))
+    }
+
     /// Whether everything that is acknowledged is in the topic, or cannot be written now.
     pub(super) fn is_written(&self, core: &Core) -> bool {
-        let can_write = matches!(self.phase, Phase::Open | Phase::Writing(_));
-        !can_write || self.covered() >= core.flush_lsn()
+        !self.can_write() || self.covered() >= core.flush_lsn()
     }
 
     /// The next event, if there is one. Each order ends in one event, in their order.
@@ -456,9 +461,7 @@ impl StateKeeper {
             return Err(SlotError::AheadOfState { slot: slot.to_owned(), found, acked, topic });
         }
         if session.flushed() < acked {
-            let database = format!("oid {}", session.database_oid());
-            let (flushed, published) = (session.flushed(), acked);
-            return Err(SlotError::WalBehind { flushed, database, published });
+            return Err(SlotError::BehindState { flushed: session.flushed(), acked, topic });
         }
         Ok(())
     }

@@ -30,7 +30,8 @@ const DEFAULTS: [(&str, &str, &str); 7] = [
     // partitions and replicas as they please.
     ("allow.auto.create.topics", "", "false"),
     ("client.id", "", "walpost"),
-    // The relay hands over dense input together; a single record must not wait.
+    // The relay hands over dense input together; a single record must not wait. Producers to distant
+    // brokers have another value (`ProducerPool`).
     ("linger.ms", "queue.buffering.max.ms", "0"),
     ("reconnect.backoff.max.ms", "", "2000"),
     // How long a topic may seem to be missing before its records fail, which
@@ -152,6 +153,13 @@ pub(crate) fn requests_in_flight(properties: &BTreeMap<String, String>) -> Optio
     let names = ["max.in.flight.requests.per.connection", "max.in.flight"];
     let mut given = names.into_iter().filter_map(|name| properties.get(name));
     given.find_map(|value| value.trim().parse().ok())
+}
+
+/// Whether the user leaves `linger.ms`, and the requests in flight that it depends on, to walpost.
+pub(crate) fn is_linger_free(properties: &BTreeMap<String, String>) -> bool {
+    let lingers = ["linger.ms", "queue.buffering.max.ms"];
+    requests_in_flight(properties).is_none()
+        && lingers.iter().all(|name| !properties.contains_key(*name))
 }
 
 /// The maximum batch size by the user's properties.

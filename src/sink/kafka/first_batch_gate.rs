@@ -6,7 +6,7 @@
 //! after a rejected first batch then overtake it, in spite of `enable.gapless.guarantee` (measured
 //! on Kafka 4.1). So the first record of a new producer in a partition is sent alone. Once it is
 //! acknowledged, the broker enforces the order. This costs each partition one round trip per
-//! producer.
+//! producer. The records of all other partitions go on meanwhile.
 //!
 //! This module also chooses the partition, since the gate must know it: by the hash of the key, as
 //! Java's default partitioner does, unless the record names one. Records with neither have no order.
@@ -37,6 +37,9 @@ struct Known {
     /// Changes that are not reported yet.
     unreported: Vec<Change>,
 }
+
+/// Partitions beyond are asked for a first record again each hour.
+const USED_MAX: usize = 1 << 16;
 
 /// A topic's number of partitions.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +73,7 @@ pub(crate) enum Admission {
     Free,
     /// Queue it, and call [`FirstBatchGate::queued`]: it is the first of its partition.
     Lead,
-    /// Offer it again after an acknowledgement.
+    /// Keep it, and ask again after an acknowledgement.
     Wait,
 }
 
@@ -138,7 +141,7 @@ struct Topic {
     count: Option<u32>,
     /// Partitions in which a record was acknowledged.
     proven: HashSet<u32>,
-    /// By partition below `count`: whether a record was admitted there since [`FirstBatchGate::forget`].
+    /// By partition below [`USED_MAX`]: whether one was offered there since [`FirstBatchGate::forget`].
     used: Vec<bool>,
     /// The known partitions of the first records in flight.
     leading: Vec<PartitionKey>,
@@ -160,7 +163,7 @@ impl FirstBatchGate {
     /// Applies changed numbers of partitions, before a record is admitted. Each partition then needs
     /// a first record again. First records in flight still delay others, but their acknowledgements
     /// do not count. A topic stays unknown until its first record is acknowledged.
-    fn apply_changes(&mut self) {
+    pub(crate) fn apply_changes(&mut self) {
         let changes = self.counts.changes();
         if changes == self.changes {
             return;
@@ -204,7 +207,7 @@ impl FirstBatchGate {
             return Admission::Lead;
         };
         let partition = key.partition(topic.count);
-        topic.note_use(partition);
+        topic.note_use(partition.map(index));
         // A record may name a partition that was added since.
         let is_known =
             |count| !matches!(key, PartitionKey::Partition(partition) if partition >= count);
@@ -242,13 +245,13 @@ impl FirstBatchGate {
         }
     }
 
-    /// Records that production `seq` is acknowledged.
-    pub(crate) fn delivered(&mut self, seq: Seq) {
+    /// Records that production `seq` is acknowledged. Returns whether it was a first one.
+    pub(crate) fn delivered(&mut self, seq: Seq) -> bool {
         let Some(First { topic: name, key, changes }) = self.in_flight.remove(&seq) else {
-            return;
+            return false;
         };
         let Some(topic) = self.topics.get_mut(&name) else {
-            return;
+            return true;
         };
         if let Some(at) = topic.leading.iter().position(|leading| *leading == key) {
             topic.leading.swap_remove(at);
@@ -260,19 +263,18 @@ impl FirstBatchGate {
         if changes == self.changes && is_of_its_producer {
             topic.proven.extend(key.partition(topic.count));
         }
+        true
     }
 }
 
 impl Topic {
     /// A record with this partition, if it is known, may be admitted.
-    fn note_use(&mut self, partition: Option<u32>) {
-        let (Some(partition), Some(count)) = (partition, self.count) else { return };
-        if self.used.len() != index(count) {
-            self.used.resize(index(count), false);
+    fn note_use(&mut self, partition: Option<usize>) {
+        let Some(partition) = partition.filter(|partition| *partition < USED_MAX) else { return };
+        if self.used.len() <= partition {
+            self.used.resize(partition + 1, false);
         }
-        if let Some(used) = self.used.get_mut(index(partition)) {
-            *used = true;
-        }
+        self.used[partition] = true;
     }
 }
 
@@ -444,9 +446,6 @@ mod tests {
     fn first_record_is_sent_alone_again_in_partitions_that_were_idle_for_long() {
         let (mut gate, _) = gate(2);
         let partitions = [0, 1].map(PartitionKey::Partition);
-        // A topic's number of partitions is known once a record with a key is acknowledged.
-        gate.queued(Seq::new(0), "t", PartitionKey::Hash(hash(b"a")));
-        gate.delivered(Seq::new(0));
         for (seq, partition) in (1..).zip(partitions) {
             gate.queued(Seq::new(seq), "t", partition);
             gate.delivered(Seq::new(seq));
@@ -519,7 +518,9 @@ mod tests {
             }
         }
         assert_eq!(started.len(), 3);
-        (0..50).for_each(|seq| gate.delivered(Seq::new(seq)));
+        for seq in 0..50 {
+            gate.delivered(Seq::new(seq));
+        }
         assert!((0..50_u8).all(|key| gate.admission("t", keyed(&[key])) == Admission::Free));
     }
 

@@ -15,6 +15,7 @@ mod drop_on_threads;
 mod error;
 mod features;
 mod first_batch_gate;
+mod held_records;
 mod metadata;
 mod oauth_token;
 mod partition_spread;

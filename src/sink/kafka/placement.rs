@@ -11,7 +11,7 @@
 //! [`PartitionSpread`] alone decides. A topic of which records named partitions before stays with
 //! the first producer.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -30,6 +30,16 @@ pub(crate) struct Placement {
     pinned: HashSet<String>,
     /// Records without a key so far.
     keyless: u32,
+    /// By topic, where records wait that are kept: none of the same partition may overtake them.
+    waiting: HashMap<String, WaitingIn>,
+}
+
+/// Partitions of a topic in which records wait.
+#[derive(Debug, Default)]
+struct WaitingIn {
+    partitions: HashSet<u32>,
+    /// Whether one waits whose partition is not known.
+    unknown: bool,
 }
 
 /// Where a record goes.
@@ -53,6 +63,7 @@ impl Placement {
             producers,
             pinned: HashSet::new(),
             keyless: 0,
+            waiting: HashMap::new(),
         }
     }
 
@@ -66,12 +77,49 @@ impl Placement {
         self.gate.partitions()
     }
 
-    /// What may be done with a record now.
+    /// What may be done with a record now. One that is to wait is given to [`Placement::keep`], and
+    /// offered again after [`Placement::begin_again`].
     pub(crate) fn admission(&mut self, topic: &str, key: Option<PartitionKey>) -> Admission {
         if crash_points::is_armed("no_first_batch_gate") {
             return Admission::Free;
         }
-        self.gate.admission(topic, key)
+        let Some(key) = key else { return Admission::Free };
+        self.gate.apply_changes();
+        if self.is_behind(topic, key) {
+            return Admission::Wait;
+        }
+        self.gate.admission(topic, Some(key))
+    }
+
+    /// All records that wait are offered again now, in their order, and kept again if they still wait.
+    pub(crate) fn begin_again(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// A record is kept. Returns its key from now on: its partition, if that is known, so that it
+    /// stays there, before records that come later, when partitions are added meanwhile.
+    pub(crate) fn keep(&mut self, topic: &str, key: PartitionKey) -> PartitionKey {
+        let partition = key.partition(self.gate.count(topic).map(NonZeroU32::get));
+        if !self.waiting.contains_key(topic) {
+            self.waiting.insert(topic.to_owned(), WaitingIn::default());
+        }
+        if let Some(waiting) = self.waiting.get_mut(topic) {
+            match partition {
+                Some(partition) => drop(waiting.partitions.insert(partition)),
+                None => waiting.unknown = true,
+            }
+        }
+        partition.map_or(key, PartitionKey::Partition)
+    }
+
+    /// Whether a record waits that may be of the same partition.
+    fn is_behind(&self, topic: &str, key: PartitionKey) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        let Some(waiting) = self.waiting.get(topic) else { return false };
+        let partition = key.partition(self.gate.count(topic).map(NonZeroU32::get));
+        waiting.unknown || partition.is_none_or(|it| waiting.partitions.contains(&it))
     }
 
     /// The brokers say that the topic has so many partitions.
@@ -130,9 +178,9 @@ impl Placement {
         }
     }
 
-    /// Production `seq` is acknowledged.
-    pub(crate) fn delivered(&mut self, seq: Seq) {
-        self.gate.delivered(seq);
+    /// Production `seq` is acknowledged. Returns whether records that wait are to be offered again.
+    pub(crate) fn delivered(&mut self, seq: Seq) -> bool {
+        self.gate.delivered(seq) && !self.waiting.is_empty()
     }
 
     /// Begins anew in partitions that are idle: see [`FirstBatchGate::forget`].

@@ -95,6 +95,13 @@ pub(crate) struct PoolSize {
     pub(crate) in_flight: u32,
 }
 
+impl PoolSize {
+    /// Whether the brokers are taken to be far away.
+    pub(crate) fn is_far(self) -> bool {
+        self.in_flight == FAR
+    }
+}
+
 /// What the producers have measured, all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Load {

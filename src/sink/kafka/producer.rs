@@ -21,6 +21,7 @@
 //! ([`placement`](super::placement)).
 
 mod client;
+mod holding;
 mod pool;
 mod pool_reports;
 mod swap;
@@ -42,10 +43,12 @@ use self::pool_reports::PoolReports;
 use super::ack_monitor::AckMonitor;
 use super::batch_size::BatchSize;
 use super::config::{
-    KafkaConfig, MESSAGE_MAX_BYTES, WaitsFor, batch_bytes, client_config, requests_in_flight,
+    KafkaConfig, MESSAGE_MAX_BYTES, WaitsFor, batch_bytes, client_config, is_linger_free,
+    requests_in_flight,
 };
 use super::delivery_reports::Signals;
 use super::first_batch_gate::{Admission, Change, Counts, PartitionKey};
+use super::held_records::HeldRecords;
 use super::poll_interval::PollInterval;
 use super::pool_size::PoolSizing;
 use super::reload::Reload;
@@ -78,6 +81,8 @@ const GATE_LIFETIME: Duration = Duration::from_secs(3600);
 /// The idempotent producers behind the [`Sink`] seam.
 pub struct KafkaSink {
     config: ClientConfig,
+    /// Whether `linger.ms` is walpost's to choose.
+    is_linger_free: bool,
     /// `batch.size`: the longest batch that the producer makes of several records.
     batches: BatchSize,
     /// `None` only while they are being replaced, or after that failed.
@@ -89,6 +94,9 @@ pub struct KafkaSink {
     topics: TopicLookup,
     waits_for: WaitsFor,
     ack_monitor: AckMonitor,
+    held: HeldRecords,
+    /// The first record since the producers were replaced, if there was one.
+    first_seq: Option<Seq>,
     /// What the producers say.
     reports: PoolReports,
     signals: Arc<Signals>,
@@ -111,6 +119,7 @@ impl KafkaSink {
         let (batch_bytes, reload) = (batch_bytes(&config.properties), Reload::new(config));
         let (waits_for, now) = (config.waits_for.clone(), Instant::now());
         let in_flight = requests_in_flight(&config.properties);
+        let is_linger_free = is_linger_free(&config.properties);
         let mut sizing = PoolSizing::new(config.max_producers, in_flight, now);
         if crash_points::is_armed("several_producers") {
             sizing.applied(sizing.largest(), now);
@@ -121,11 +130,13 @@ impl KafkaSink {
             signals: Arc::clone(&signals),
             counts: Arc::clone(&counts),
             metrics: Arc::clone(&metrics),
+            is_linger_free,
         };
         let (pool, reports) = ProducerPool::new(&config, sizing.size(), 1, &parts)?;
         metrics.sink_producers.set(reports.producers());
         Ok(Self {
             config,
+            is_linger_free,
             batches: BatchSize::new(batch_bytes),
             pool: Some(pool),
             sizing,
@@ -135,6 +146,8 @@ impl KafkaSink {
             topics: TopicLookup::default(),
             waits_for,
             ack_monitor: AckMonitor::new(now),
+            held: HeldRecords::default(),
+            first_seq: None,
             reports,
             signals,
             poll_interval: PollInterval::default(),
@@ -153,6 +166,7 @@ impl KafkaSink {
             signals: Arc::clone(&self.signals),
             counts: Arc::clone(&self.counts),
             metrics: Arc::clone(&self.metrics),
+            is_linger_free: self.is_linger_free,
         }
     }
 
@@ -166,6 +180,14 @@ impl KafkaSink {
                 self.poll_interval.note_activity(Instant::now());
             }
         }
+    }
+
+    /// A record is this sink's, sent or kept, as production `seq`.
+    fn note_produced(&mut self, seq: Seq, record: &Record<'_>, now: Instant) {
+        self.first_seq.get_or_insert(seq);
+        self.poll_interval.note_activity(now);
+        self.ack_monitor.produced(seq, now);
+        self.spans.produced(seq, record);
     }
 
     /// Queues a record with the producer that has its partition.
@@ -199,33 +221,35 @@ impl Outlet for KafkaSink {
     }
 
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
-        if self.is_draining() {
+        if self.is_draining() || self.held.has_failed {
             return Err(ProduceError::Full);
         }
-        let Ok(opaque) = usize::try_from(seq.as_u64()) else {
-            return Err(ProduceError::Broken("production numbers are used up".into()));
-        };
+        let opaque = opaque(seq)?;
         let partition_key = PartitionKey::of(record);
-        let Some(pool) = &mut self.pool else {
-            return Err(ProduceError::Broken("the producer could not be replaced".into()));
-        };
-        let admission = pool.placement.admission(record.topic, partition_key);
-        if admission == Admission::Wait {
-            return Err(ProduceError::Full);
-        }
         if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
             let (topics, clients) = (&mut self.topics, (&self.config, &self.waits_for));
             check_topic(topics, clients, record.topic, record.partition)?;
         }
         if self.sizing.asks_for_round_trip() {
-            self.round_trip.begin(&self.config, record.topic);
+            self.round_trip.begin(&self.config, record.topic, &self.signals);
+        }
+        if self.first_seq.is_none() && !self.is_sized(Instant::now()) {
+            return Err(ProduceError::Full);
+        }
+        let Some(pool) = &mut self.pool else {
+            return Err(ProduceError::Broken("the producer could not be replaced".into()));
+        };
+        let admission = pool.placement.admission(record.topic, partition_key);
+        if let (Some(key), Admission::Wait) = (partition_key, admission) {
+            if !self.can_hold(record) {
+                return Err(ProduceError::Full);
+            }
+            self.hold(seq, key, record);
+            return Ok(());
         }
         self.send(record, partition_key, opaque)?;
         crash_points::point!("produced");
-        let now = Instant::now();
-        self.poll_interval.note_activity(now);
-        self.ack_monitor.produced(seq, now);
-        self.spans.produced(seq, record);
+        self.note_produced(seq, record, Instant::now());
         if let Some(pool) = &mut self.pool {
             pool.placement.queued(seq, record.topic, partition_key, admission);
         }
@@ -238,10 +262,8 @@ impl Sink for KafkaSink {
         self.poll();
         let before = into.len();
         self.reports.take(into, &self.metrics);
-        for report in into[before..].iter().filter(|one| one.outcome == Outcome::Delivered) {
-            if let Some(pool) = &mut self.pool {
-                pool.placement.delivered(report.seq);
-            }
+        self.settle_held(into, before);
+        if into[before..].iter().any(|one| one.outcome == Outcome::Delivered) {
             self.reload.set_healthy();
         }
         let now = Instant::now();
@@ -284,6 +306,7 @@ impl Sink for KafkaSink {
     }
 
     async fn wait_for_events(&self, eager: bool) {
+        let eager = eager || !self.held.is_empty();
         loop {
             if eager && self.reports.are_waiting() {
                 return;
@@ -307,6 +330,7 @@ impl Sink for KafkaSink {
         if self.reports.is_refused() {
             make_smaller_batches(&mut self.batches, &mut self.config);
         }
+        (self.held, self.first_seq) = (HeldRecords::default(), None);
         self.ack_monitor.replaced();
         self.spans.replaced();
         self.topics.forget();
@@ -325,6 +349,12 @@ impl Drop for KafkaSink {
             thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// A production's number for librdkafka.
+fn opaque(seq: Seq) -> Result<usize, ProduceError> {
+    let used_up = |_| ProduceError::Broken("production numbers are used up".into());
+    usize::try_from(seq.as_u64()).map_err(used_up)
 }
 
 /// Whether the topic exists, and has the partition that a record names.

@@ -1,17 +1,21 @@
 //! How long brokers take to answer, measured when the first record is produced: the number of
-//! requests in flight depends on it, and librdkafka's statistics come only after five seconds.
+//! requests in flight depends on it, and librdkafka's statistics come only after five seconds. The
+//! first record of all waits for it for a moment, since other producers can only follow once these
+//! have sent what they have: with a backlog for 240 partitions 5 ms away, that took three seconds.
 //!
 //! A client beside the producer asks for the topic's metadata on an open connection, several times.
 //! The shortest time counts. It is never shorter than the network's round trip. librdkafka's own
 //! shortest time can be: it starts the clock after it has sent the request, and on a busy machine
 //! the thread can lose the processor in between.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use super::delivery_reports::Signals;
 use super::metadata::{MetadataClient, TopicError};
 use super::pool_size::NEAR_UP_TO;
 
@@ -21,19 +25,24 @@ const ATTEMPTS: usize = 10;
 /// How long that may take in all, so that brokers at a great distance are asked less often.
 const TIME_MAX: Duration = Duration::from_millis(100);
 
+/// How long the first record of all waits for it.
+const FIRST_RECORD_WAITS: Duration = Duration::from_millis(300);
+
 /// The measurement of one sink: begun once, with the first record.
 #[derive(Debug, Default)]
 pub(super) struct RoundTripProbe {
-    is_begun: bool,
+    begun: Option<Instant>,
     answer: Option<oneshot::Receiver<Duration>>,
 }
 
 impl RoundTripProbe {
     /// Begins to measure with that topic, if that was not done yet.
-    pub(super) fn begin(&mut self, config: &ClientConfig, topic: &str) {
-        if std::mem::replace(&mut self.is_begun, true) {
+    pub(super) fn begin(&mut self, config: &ClientConfig, topic: &str, signals: &Arc<Signals>) {
+        if self.begun.is_some() {
             return;
         }
+        self.begun = Some(Instant::now());
+        let signals = Arc::clone(signals);
         let (sender, answer) = oneshot::channel();
         let (config, topic) = (config.clone(), topic.to_owned());
         // Without a thread, statistics are left.
@@ -51,8 +60,20 @@ impl RoundTripProbe {
                 // Nobody waits for it where the sink has ended.
                 let _ = sender.send(shortest);
             }
+            signals.stirred.notify_one();
         });
         self.answer = Some(answer);
+    }
+
+    /// Whether the first record of all is to wait.
+    pub(super) fn is_awaited(&self, now: Instant) -> bool {
+        let is_soon = |begun| now.saturating_duration_since(begun) < FIRST_RECORD_WAITS;
+        self.answer.is_some() && self.begun.is_some_and(is_soon)
+    }
+
+    /// What was measured, once, unless that is for another to take.
+    pub(super) fn take_unless(&mut self, is_for_another: bool) -> Option<Duration> {
+        if is_for_another { None } else { self.take() }
     }
 
     /// What was measured, once.

@@ -26,6 +26,8 @@ pub(super) struct Feeds {
     broke: bool,
     /// Whether another client has advanced the slot since it started.
     is_moved: bool,
+    /// Whether the producer was replaced since it was left.
+    is_replay: bool,
     /// The last session, counted from one, that was lost: what it had started may be repeated.
     cut_off: usize,
     /// Events that this process has produced itself; all transactions before that index are
@@ -37,6 +39,11 @@ pub(super) struct Feeds {
 impl Feeds {
     pub(super) fn broke(&mut self) {
         self.broke = true;
+    }
+
+    /// The producer is another one: the feed was not left for the sake of another.
+    pub(super) fn is_replayed(&mut self) {
+        self.is_replay = true;
     }
 
     pub(super) fn was_left(&mut self, now_ms: u64, left: Left, was_told: bool) {
@@ -99,6 +106,7 @@ impl Checker<'_> {
         let left = feeds.left.take().filter(|_| !feeds.broke);
         feeds.broke = false;
         feeds.is_moved = false;
+        let is_replay = std::mem::take(&mut feeds.is_replay);
         feeds.in_batches = in_batches;
         if !matches!(left, Some((_, Left::Turned { within: false, .. }))) {
             feeds.cut_off = *opened - 1;
@@ -114,7 +122,9 @@ impl Checker<'_> {
                 _,
                 Left::Turned { why: Why::Behind | Why::Over | Why::StreamCostsLess, within: true },
             )) => Err("I5: a feed is switched within a transaction".into()),
-            Some((_, Left::Turned { why: Why::Behind, .. })) if from != start && !anew => {
+            Some((_, Left::Turned { why: Why::Behind, .. }))
+                if from != start && !anew && !is_replay =>
+            {
                 Err("I5: a stream is switched to a catch-up with records in flight".into())
             }
             Some((then, Left::Turned { why: Why::Idle, .. }))

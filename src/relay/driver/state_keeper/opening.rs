@@ -152,6 +152,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     Some(Ok(())) => {}
                 }
                 if let Some(event) = keeper.take_event() {
+                    // Otherwise the next event would be taken for the one of this order.
+                    keeper.phase = Phase::Closed(Instant::now());
                     break event;
                 }
             };

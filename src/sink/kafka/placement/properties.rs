@@ -17,11 +17,41 @@ const TOPICS: [&str; 2] = ["orders", "customers"];
 /// Requests in flight: as many as a broker may see of a partition before it has refused one.
 const IN_FLIGHT: usize = 5;
 
+/// A record: its topic, and its key or the number of its partition.
+#[derive(Debug, Clone, Copy)]
+struct Given {
+    topic: usize,
+    text: u8,
+    by_number: bool,
+    /// The partition of one that was kept.
+    placed: Option<u32>,
+}
+
+impl Given {
+    fn partition(self) -> Option<i32> {
+        let placed = self.placed.map(|number| i32::try_from(number).expect("few"));
+        placed.or_else(|| self.by_number.then(|| i32::from(self.text) % 2))
+    }
+
+    fn place(&mut self, key: PartitionKey) {
+        if let PartitionKey::Partition(number) = key {
+            self.placed = Some(number);
+        }
+    }
+
+    fn key(self) -> PartitionKey {
+        match self.partition() {
+            Some(number) => PartitionKey::Partition(number.unsigned_abs()),
+            None => PartitionKey::hash_of(&[self.text]),
+        }
+    }
+}
+
 /// What happens next.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// The next record: its topic, and its key or the number of its partition.
-    Produce { topic: usize, key: u8, by_number: bool },
+    /// The next record.
+    Produce(Given),
     /// A producer sends a record of a partition, of those that it has. Its broker may refuse it.
     Send { choice: usize, refused: bool },
     /// An acknowledgement arrives.
@@ -44,7 +74,7 @@ const EXPIRATION_HOURS: u32 = 3;
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => (0..TOPICS.len(), 0..12_u8, prop::bool::weighted(0.2))
-            .prop_map(|(topic, key, by_number)| Step::Produce { topic, key, by_number }),
+            .prop_map(|(topic, text, by_number)| Step::Produce(Given { topic, text, by_number, placed: None })),
         6 => (any::<usize>(), prop::bool::weighted(0.03))
             .prop_map(|(choice, refused)| Step::Send { choice, refused }),
         6 => any::<usize>().prop_map(|choice| Step::Acknowledge { choice }),
@@ -86,6 +116,10 @@ struct World {
     first_refused: BTreeMap<Slot, u64>,
     produced: u64,
     hour: u32,
+    /// Records that wait for a first one.
+    held: Vec<(u64, Given)>,
+    /// Whether the relay knows of a refused one.
+    has_failed: bool,
 }
 
 impl World {
@@ -106,46 +140,65 @@ impl World {
             first_refused: BTreeMap::new(),
             produced: 0,
             hour: 0,
+            held: Vec::new(),
+            has_failed: false,
         }
     }
 
-    /// Offers a record until there is room for it, as the relay does.
-    fn produce(&mut self, topic: usize, text: u8, by_number: bool) {
-        let partition = by_number.then(|| i32::from(text) % 2);
-        let bytes = [text];
-        let key = match partition {
-            Some(number) => PartitionKey::Partition(number.unsigned_abs()),
-            None => PartitionKey::hash_of(&bytes),
-        };
-        let mut admission = self.placement.admission(TOPICS[topic], Some(key));
-        while admission == Admission::Wait {
-            if !self.is_flowing() {
-                return;
-            }
-            admission = self.placement.admission(TOPICS[topic], Some(key));
+    /// Sends a record, or keeps it, as the sink does.
+    fn produce(&mut self, given: Given) {
+        if self.has_failed {
+            return;
         }
-        let place = self.placement.place(TOPICS[topic], Some(key), partition);
+        let seq = self.produced;
+        self.produced += 1;
+        let admission = self.placement.admission(TOPICS[given.topic], Some(given.key()));
+        if admission == Admission::Wait {
+            self.keep(seq, given);
+        } else {
+            self.queue(seq, given, admission);
+        }
+    }
+
+    fn keep(&mut self, seq: u64, mut given: Given) {
+        given.place(self.placement.keep(TOPICS[given.topic], given.key()));
+        self.held.push((seq, given));
+    }
+
+    fn release(&mut self) {
+        if self.has_failed {
+            return;
+        }
+        self.placement.begin_again();
+        for (seq, given) in std::mem::take(&mut self.held) {
+            let admission = self.placement.admission(TOPICS[given.topic], Some(given.key()));
+            if admission == Admission::Wait {
+                self.keep(seq, given);
+            } else {
+                self.queue(seq, given, admission);
+            }
+        }
+    }
+
+    fn queue(&mut self, seq: u64, given: Given, admission: Admission) {
+        let topic = given.topic;
+        let place = self.placement.place(TOPICS[topic], Some(given.key()), given.partition());
         let producer = &mut self.producers[place.producer];
         let known = *producer.metadata[topic].get_or_insert(self.partitions[topic]);
         let partition = place.partition.unwrap_or_else(|| {
             let count = i32::try_from(known).expect("few");
-            self.partitioner.partition(TOPICS[topic], Some(&bytes), count, |_| true)
+            self.partitioner.partition(TOPICS[topic], Some(&[given.text]), count, |_| true)
         });
         let partition = u32::try_from(partition).expect("a partition");
         assert!(partition < known, "it does not know of that partition");
-        let seq = self.produced;
         producer.queues.entry((topic, partition)).or_default().push(seq);
-        self.placement.queued(Seq::new(seq), TOPICS[topic], Some(key), admission);
-        self.produced += 1;
+        self.placement.queued(Seq::new(seq), TOPICS[topic], Some(given.key()), admission);
     }
 
     /// Lets everything on its way arrive; false where nothing was.
     fn is_flowing(&mut self) -> bool {
         let mut any = false;
-        while self.send(0, false) {
-            any = true;
-        }
-        while self.acknowledge(0) {
+        while self.send(0, false) || self.acknowledge(0) {
             any = true;
         }
         any
@@ -199,9 +252,14 @@ impl World {
         let producer = &mut self.producers[number];
         let seq = producer.unanswered.get_mut(&slot).expect("it has some").remove(0);
         if self.logs.get(&slot).is_some_and(|log| log.contains(&seq)) {
-            self.placement.delivered(Seq::new(seq));
+            if self.placement.delivered(Seq::new(seq)) {
+                self.release();
+            }
         } else {
             producer.refused.push(slot);
+            // They are reported too, as all that the producers still have.
+            self.has_failed = true;
+            self.held.clear();
         }
         true
     }
@@ -221,7 +279,8 @@ impl World {
         let is_idle = |producer: &Producer| {
             producer.queues.values().chain(producer.unanswered.values()).all(Vec::is_empty)
         };
-        if self.first_refused.is_empty() && self.producers.iter().all(is_idle) {
+        let is_idle = self.held.is_empty() && self.producers.iter().all(is_idle);
+        if self.first_refused.is_empty() && is_idle {
             self.placement = Placement::new(Arc::clone(&self.counts), producers, brokers);
             self.producers = (0..producers).map(|_| Producer::default()).collect();
         }
@@ -239,7 +298,7 @@ impl World {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Produce { topic, key, by_number } => self.produce(topic, key, by_number),
+            Step::Produce(given) => self.produce(given),
             Step::Send { choice, refused } => drop(self.send(choice, refused)),
             Step::Acknowledge { choice } => drop(self.acknowledge(choice)),
             Step::Grow { topic } => self.partitions[topic] += 1,
@@ -267,6 +326,7 @@ fn order_per_partition_is_kept_over_several_producers_and_nothing_overtakes_a_re
             world.step(step);
         }
         world.is_flowing();
+        assert!(world.held.is_empty(), "{:?}", world.held);
         for (slot, log) in &world.logs {
             assert!(log.is_sorted(), "{slot:?}: {log:?}");
             if let Some(refused) = world.first_refused.get(slot) {

@@ -21,6 +21,14 @@ use crate::sink::kafka::first_batch_gate::{Counts, PartitionKey};
 use crate::sink::kafka::placement::Placement;
 use crate::sink::kafka::pool_size::PoolSize;
 
+/// `linger.ms` of producers to distant brokers. librdkafka (2.12, `rd_kafka_broker_producer_serve`)
+/// begins each round one partition further than the last, wherever that one ended. So while requests
+/// in flight are scarce, partitions that were just served are served again, with the few records that
+/// they got since, and others wait. With a linger they are not ready yet. Measured at a round trip of
+/// 5 ms: a backlog for 240 partitions 64,000 rows per second instead of 22,000, and at 5,000 rows per
+/// second to 50 partitions a p99 of 22 ms instead of 45.
+const FAR_LINGER_MS: &str = "1";
+
 /// The producers, which are made and end together.
 pub(super) struct ProducerPool {
     producers: Vec<Producer>,
@@ -33,6 +41,8 @@ pub(super) struct PoolParts {
     pub(super) signals: Arc<Signals>,
     pub(super) counts: Arc<Counts>,
     pub(super) metrics: Arc<Metrics>,
+    /// Whether `linger.ms` is walpost's to choose.
+    pub(super) is_linger_free: bool,
 }
 
 impl ProducerPool {
@@ -46,6 +56,9 @@ impl ProducerPool {
         features::require(config)?;
         let mut config = config.clone();
         config.set("max.in.flight.requests.per.connection", size.in_flight.to_string());
+        if size.is_far() && parts.is_linger_free {
+            config.set("linger.ms", FAR_LINGER_MS);
+        }
         let (mut producers, mut reports) = (Vec::new(), Vec::new());
         for _ in 0..size.producers.max(1) {
             let own = Arc::new(Reports::new(&parts.signals));

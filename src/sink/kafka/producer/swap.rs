@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
 
-use super::pool::ProducerPool;
+use super::pool::{PoolParts, ProducerPool};
 use super::pool_reports::PoolReports;
 use super::{Fatal, KafkaSink};
 use crate::crash_points;
-use crate::sink::kafka::config::{batch_bytes, client_config, requests_in_flight};
+use crate::sink::kafka::config::{batch_bytes, client_config, is_linger_free, requests_in_flight};
 use crate::sink::kafka::delivery_reports::Signals;
-use crate::sink::kafka::pool_size::PoolSize;
+use crate::sink::kafka::pool_size::{Load, PoolSize};
 use crate::sink::kafka::reload::{Changed, KafkaSource, ReadResult};
 use crate::sink::{Condition, Sink as _, SinkError};
 
@@ -187,11 +187,7 @@ impl KafkaSink {
             Purpose::Properties => {
                 tracing::info!("the reloaded Kafka properties are in effect");
             }
-            Purpose::Size => tracing::info!(
-                producers = size.producers,
-                in_flight = size.in_flight,
-                "changed the number of producers and of their requests in flight"
-            ),
+            Purpose::Size => log_size(size),
             Purpose::BatchSize => {}
         }
     }
@@ -235,7 +231,9 @@ impl KafkaSink {
     /// Makes as many producers as the measured load asks for, where those are not as many as there
     /// are: they take the others' place as those with other properties would.
     fn resize(&mut self, now: Instant) {
-        if let Some(round_trip) = self.round_trip.take() {
+        // Before the first record: see `is_sized`.
+        let is_first = self.first_seq.is_none();
+        if let Some(round_trip) = self.round_trip.take_unless(is_first) {
             tracing::debug!(?round_trip, "measured the round trip to the brokers");
             self.sizing.note_round_trip(round_trip);
         }
@@ -272,6 +270,29 @@ impl KafkaSink {
             Ok(successor) => self.successor = Some(successor),
             Err(_) => self.sizing.failed(now),
         }
+    }
+
+    /// Whether the first record may be sent: with producers of the size that the round trip asks for,
+    /// if that is known soon.
+    pub(super) fn is_sized(&mut self, now: Instant) -> bool {
+        if crash_points::is_armed("several_producers") {
+            return true;
+        }
+        let Some(round_trip) = self.round_trip.take() else {
+            return !self.round_trip.is_awaited(now);
+        };
+        tracing::debug!(?round_trip, "measured the round trip to the brokers");
+        self.sizing.note_round_trip(round_trip);
+        if let Some(size) = self.sizing.wanted(Load::default(), now)
+            && let Ok((pool, reports)) = ProducerPool::new(&self.config, size, 1, &self.parts())
+        {
+            // They have nothing to send yet.
+            drop(self.pool.replace(pool).map(ProducerPool::end));
+            self.sizing.applied(size, now);
+            self.use_reports(reports);
+            log_size(size);
+        }
+        true
     }
 
     /// Batches stay as short as they are for now, and the producers as many.
@@ -409,7 +430,9 @@ impl KafkaSink {
             batch_bytes = self.batches.at_most(batch_bytes);
             config.set("batch.size", batch_bytes.to_string());
         }
-        let (pool, reports) = ProducerPool::new(&config, size, brokers, &self.parts())?;
+        let is_linger_free = is_linger_free(&changed.config.properties);
+        let parts = PoolParts { is_linger_free, ..self.parts() };
+        let (pool, reports) = ProducerPool::new(&config, size, brokers, &parts)?;
         let (may_write, reported, since) = (false, false, now);
         Ok(Successor {
             changed,
@@ -433,6 +456,7 @@ impl KafkaSink {
         if successor.purpose == Purpose::BatchSize {
             self.are_restored(now);
         }
+        self.is_linger_free = is_linger_free(&successor.changed.config.properties);
         self.sizing.configure(requests_in_flight(&successor.changed.config.properties));
         self.sizing.applied(successor.size, now);
         self.reload.applied(&successor.changed);
@@ -459,4 +483,12 @@ impl KafkaSink {
         self.metrics.sink_producers.set(self.reports.producers());
         self.fatal = Fatal::new(Instant::now());
     }
+}
+
+fn log_size(size: PoolSize) {
+    tracing::info!(
+        producers = size.producers,
+        in_flight = size.in_flight,
+        "changed the number of producers and of their requests in flight"
+    );
 }

@@ -65,6 +65,7 @@ impl TransactionalSink {
             signals: Arc::clone(&signals),
             counts: Arc::clone(&counts),
             metrics: Arc::clone(&metrics),
+            is_linger_free: false,
         };
         metrics.sink_producers.set(1);
         Ok(Self {

@@ -111,7 +111,7 @@ impl Transactions {
     /// and also writes to `topic`. Blocks.
     pub fn open(&self, id: &str, topic: &str, timeout: Duration) -> Result<(), KafkaError> {
         self.discard();
-        let PoolParts { signals, counts, metrics } = &self.0.parts;
+        let PoolParts { signals, counts, metrics, .. } = &self.0.parts;
         let mut config = lock(&self.0.config).clone();
         config.set("transactional.id", id);
         let reports = Arc::new(Reports::new(signals));

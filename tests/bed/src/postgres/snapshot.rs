@@ -27,6 +27,20 @@ impl Postgres {
         copy(&saved.0, &self.data_dir()).unwrap_or_else(|error| panic!("{error}"));
     }
 
+    /// Makes the stopped server a clone of the saved one, at its own address.
+    pub fn clone_data(&self, saved: &DataSnapshot) {
+        let of = |name| self.data_dir().join(name);
+        let kept = ["postgresql.conf", "pg_hba.conf"].map(of).map(|file| {
+            let text =
+                fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            (file, text)
+        });
+        self.restore_data(saved);
+        for (file, text) in kept {
+            fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        }
+    }
+
     /// Makes the stopped server one that can be promoted: it begins a timeline then.
     pub fn make_standby(&self) {
         let file = self.data_dir().join("standby.signal");

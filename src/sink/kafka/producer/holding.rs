@@ -1,0 +1,112 @@
+//! How a sink keeps records that have to wait for the first one of their partition, and sends them
+//! once it is acknowledged.
+
+use std::time::Instant;
+
+use super::KafkaSink;
+use crate::ledger::Seq;
+use crate::outlet::ProduceError;
+use crate::record::Record;
+use crate::sink::kafka::config::MESSAGE_MAX_BYTES;
+use crate::sink::kafka::first_batch_gate::{Admission, PartitionKey};
+use crate::sink::kafka::held_records::HeldRecord;
+use crate::sink::{Outcome, Report};
+
+/// More than a record and one of its headers are longer in a request than their bytes.
+const SIZE_MARGIN_BYTES: usize = 1024;
+const HEADER_MARGIN_BYTES: usize = 32;
+
+impl KafkaSink {
+    /// Whether it can be kept. One that the producer may refuse for its size is not: it refuses that
+    /// where the record is offered, which costs no replay.
+    pub(super) fn can_hold(&self, record: &Record<'_>) -> bool {
+        let max = self.config.get("message.max.bytes").and_then(|max| max.trim().parse().ok());
+        let bytes = record.bytes() + SIZE_MARGIN_BYTES + record.headers.len() * HEADER_MARGIN_BYTES;
+        !self.held.is_full() && bytes as u64 <= max.unwrap_or(MESSAGE_MAX_BYTES)
+    }
+
+    /// Keeps a record, as production `seq`.
+    pub(super) fn hold(&mut self, seq: Seq, key: PartitionKey, record: &Record<'_>) {
+        self.keep(HeldRecord::new(seq, key, record));
+        self.note_produced(seq, record, Instant::now());
+    }
+
+    /// Takes what became of records, new ones in `new`: sends those that waited for them, or discards
+    /// them after a failure.
+    pub(super) fn settle_held(&mut self, new: &mut Vec<Report>, before: usize) {
+        let mut releases = self.held.is_unfinished;
+        for report in &new[before..] {
+            if report.outcome == Outcome::Delivered {
+                let pool = self.pool.as_mut();
+                releases |= pool.is_some_and(|pool| pool.placement.delivered(report.seq));
+            } else if self.first_seq.is_some_and(|first| first <= report.seq) {
+                // Earlier ones are of producers that were replaced.
+                self.held.has_failed = true;
+            }
+        }
+        if releases {
+            self.release();
+        }
+        if self.held.has_failed || self.held.failure.is_some() {
+            self.held.purge(new);
+        }
+    }
+
+    /// Offers the records that are kept again, in their order.
+    pub(super) fn release(&mut self) {
+        let Some(pool) = self.pool.as_mut().filter(|_| !self.held.has_failed) else { return };
+        pool.placement.begin_again();
+        self.held.is_unfinished = false;
+        let mut waiting = std::mem::take(&mut self.held.records);
+        while let Some(one) = waiting.pop_front() {
+            match self.offer_again(&one) {
+                Ok(true) => {}
+                Ok(false) => self.keep(one),
+                Err(ProduceError::Full) => {
+                    self.held.is_unfinished = true;
+                    self.keep(one);
+                    break;
+                }
+                Err(ProduceError::Refused(refusal)) => {
+                    self.fail(one.seq, Outcome::Refused(refusal));
+                    break;
+                }
+                Err(ProduceError::Broken(reason)) => {
+                    self.fail(one.seq, Outcome::Lost(reason));
+                    break;
+                }
+            }
+        }
+        for one in waiting {
+            self.keep(one);
+        }
+    }
+
+    /// Whether it was sent.
+    fn offer_again(&mut self, one: &HeldRecord) -> Result<bool, ProduceError> {
+        let key = one.partition_key;
+        let Some(pool) = &mut self.pool else { return Ok(false) };
+        let admission = pool.placement.admission(one.topic(), Some(key));
+        if admission == Admission::Wait {
+            return Ok(false);
+        }
+        let opaque = super::opaque(one.seq)?;
+        self.send(&one.record(), Some(key), opaque)?;
+        if let Some(pool) = &mut self.pool {
+            pool.placement.queued(one.seq, one.topic(), Some(key), admission);
+        }
+        Ok(true)
+    }
+
+    fn keep(&mut self, mut one: HeldRecord) {
+        if let Some(pool) = &mut self.pool {
+            let key = pool.placement.keep(one.topic(), one.partition_key);
+            one.place(key);
+        }
+        self.held.records.push_back(one);
+    }
+
+    fn fail(&mut self, seq: Seq, outcome: Outcome) {
+        self.held.failure = Some(Report::new(seq, outcome));
+    }
+}

@@ -1,0 +1,126 @@
+//! Servers whose history is not the one of the state topic: restored while walpost was down, or cloned.
+
+use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
+use walpost_bed::{DataSnapshot, Major, Postgres, Stop};
+
+use super::state_topic::topic;
+
+const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
+
+/// The WAL grows past its previous end.
+const BURN: &str = "CREATE TABLE burn AS SELECT; SELECT pg_switch_wal(); DROP TABLE burn";
+
+/// A fixture with a position in a state topic, and what `walpost run` is started with.
+async fn adopted(mode: &'static str) -> (Fixture, String) {
+    let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
+    let topic = topic(&fixture).await;
+    fixture.adopt(&topic).await;
+    let fixture = fixture.option("--state-topic", &topic);
+    (fixture.option("--delivery", mode), topic)
+}
+
+async fn publish(fixture: &Fixture, rows: u32) {
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(rows, 5)).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+async fn saved(fixture: &Fixture) -> DataSnapshot {
+    assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "nothing holds it up");
+    let saved = fixture.postgres.snapshot_data();
+    fixture.postgres.start_again().await;
+    saved
+}
+
+/// Ends with 3; returns how many records were published.
+async fn assert_refused(fixture: &Fixture, words: &str) -> usize {
+    let (records, confirmed) = (fixture.records().await.len(), fixture.confirmed_flush().await);
+    let (code, said) = fixture.run_to_its_end(&[]).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains(words) && said.contains("walpost adopt --apply"), "{words}: {said}");
+    assert_eq!(fixture.confirmed_flush().await, confirmed);
+    fixture.records().await.len() - records
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_restored_while_walpost_was_down_is_not_read_from() {
+    for mode in MODES {
+        let (fixture, _) = adopted(mode).await;
+        publish(&fixture, 50).await;
+        let saved = saved(&fixture).await;
+        publish(&fixture, 30).await;
+        assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+        fixture.postgres.restore_data(&saved);
+        fixture.postgres.start_again().await;
+        assert_eq!(assert_refused(&fixture, "lost WAL or was restored").await, 0);
+        fixture.postgres.execute(&insert(20, 5)).await;
+        for _ in 0..3 {
+            fixture.postgres.execute(BURN).await;
+        }
+        let words = "is not the one that walpost has published from";
+        let published = assert_refused(&fixture, words).await;
+        // With at-least-once delivery what follows the slot's position is published until the
+        // difference is found.
+        assert!(published == 0 || mode == "at-least-once", "{published}");
+        // The operator accepts what was restored: all of it from the slot on is published.
+        let adopt = fixture.command("adopt").arg("--apply").start();
+        let (code, said) = ended(&adopt).await;
+        assert_eq!(code, Some(0), "{said}");
+        let walpost = fixture.run().await;
+        fixture.postgres.execute(&insert(10, 5)).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        stop(walpost).await;
+        let (rows, records) = (fixture.committed().await, fixture.records().await);
+        let missing = rows.iter().filter(|row| {
+            !records.iter().any(|record| record.header("id") == Some(row.id.as_str()))
+        });
+        assert_eq!((rows.len(), missing.count()), (80, 0), "{mode}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clone_with_a_delivery_id_of_its_own_leaves_the_original_alone() {
+    for mode in MODES {
+        let (original, state_topic) = adopted(mode).await;
+        publish(&original, 50).await;
+        let saved = saved(&original).await;
+        let server = Postgres::builder(Major::V15).own_identity().start().await;
+        assert!(server.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+        server.clone_data(&saved);
+        server.start_again().await;
+        let clone = Fixture::bare(server, &original.bootstrap);
+        let clone = clone.option("--delivery-id", "staging").option("--delivery", mode);
+        let walpost = original.run().await;
+        original.postgres.execute(&insert(50, 5)).await;
+        let (code, said) = clone.run_to_its_end(&["--state-topic", &state_topic]).await;
+        assert_eq!(code, Some(3), "{said}");
+        assert!(said.contains("has no position") && said.contains("staging"), "{said}");
+        clone.adopt(&state_topic).await;
+        let cloned = clone.run_with(&["--state-topic", &state_topic]).await;
+        cloned.await_line(AGREES, LONG_TIMEOUT).await;
+        for _ in 0..3 {
+            original.postgres.execute(&insert(50, 5)).await;
+            clone.postgres.execute(&insert(50, 5)).await;
+        }
+        // A server that was stopped may have forgotten the slot's last position (until 17).
+        let judge = async || {
+            original.confirmed(LONG_TIMEOUT).await;
+            let verdict = original.judge().await;
+            if mode == "exactly-once" {
+                verdict.assert_exact();
+            } else {
+                verdict.assert_ok();
+            }
+        };
+        judge().await;
+        clone.confirmed(LONG_TIMEOUT).await;
+        // Its slot may have forgotten its last position too.
+        let (rows, published) = (clone.committed().await, clone.records().await.len());
+        clone.assert_published(&rows[200 - published..], LONG_TIMEOUT).await;
+        stop(cloned).await;
+        stop(walpost).await;
+        publish(&original, 50).await;
+        judge().await;
+    }
+}
