@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
+use walpost_bed::fixture::{AGREES, LONG_TIMEOUT, SHORT_TIMEOUT};
 use walpost_bed::writer::Writer;
 use walpost_bed::{CertificateAuthority, KeyPair, Walpost, eventually};
 
@@ -184,4 +184,45 @@ async fn new_ca_is_trusted_once_its_root_is_in_the_file() {
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).expect("readable")
+}
+
+/// The clients of the state topic take up a new password too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn password_rotation_with_a_state_topic_loses_nothing_without_a_restart() {
+    for (mode, refused) in [
+        ("at-least-once", "the credentials are refused"),
+        ("exactly-once", "cannot commit the Kafka transaction"),
+    ] {
+        let fixture = SecureFixture::new(PASSWORD).await;
+        let (broker, postgres) = (&fixture.kafka.kafka, &fixture.fixture.postgres);
+        // Servers of the bed are copies of one: this tells their positions apart.
+        let user = format!("rotating-{}", fixture.fixture.topic(mode));
+        broker.set_password(&user, "first").await;
+        let source = fixture.file("url", &fixture.source_with(ROLE_PASSWORD, ""));
+        let kafka = fixture.file("kafka", &fixture.login("SCRAM-SHA-512", &user, "first"));
+        let position = ["--delivery-id", &user, "--state-topic", &format!("state-{user}")];
+        let command = |name| {
+            fixture.command(name, &broker.secure_bootstrap(), &source, &kafka).args(position)
+        };
+        let adopt = command("adopt").arg("--apply").start();
+        let status = adopt.wait(LONG_TIMEOUT).await.expect("it ends");
+        assert!(status.success(), "{:?}", adopt.stderr());
+        let walpost = command("run").args(["--delivery", mode]).start();
+        walpost.await_line(AGREES, SHORT_TIMEOUT).await;
+        let (pid, writer) = (walpost.pid(), Writer::start(postgres, 100));
+        writer.commits(50).await;
+        let mark = walpost.mark();
+        broker.set_password(&user, "second").await;
+        said_after(&walpost, mark, refused).await;
+        writer.commits(50).await;
+        fixture.file("kafka", &fixture.login("SCRAM-SHA-512", &user, "second"));
+        writer.commits(50).await;
+        let verdict = fixture.fixture.judge_after(writer).await;
+        if mode == "exactly-once" {
+            verdict.assert_exact();
+        } else {
+            verdict.assert_ok();
+        }
+        assert_eq!(walpost.pid(), pid, "it was not started again");
+    }
 }

@@ -156,6 +156,8 @@ impl TransactionalSink {
             }
             self.reload.applied(&changed);
             self.batches = BatchSize::new(batch_bytes(&changed.config.properties));
+            // At once: an opening that fails with the former ones is repeated without a replacement.
+            self.transactions.configure(config.clone());
             self.config = config;
             tracing::info!("reloaded the Kafka properties and their files: changed");
             conditions.push(Condition::Broken("the Kafka properties were changed".to_owned()));
