@@ -222,25 +222,22 @@ impl StateKeeper {
     }
 
     /// When [`StateKeeper::step`] has something to do that no event announces. What is due already and
-    /// was not done waits for one.
+    /// was not done waits for one: an acknowledgement ends the wait for a commit that is requested.
     pub(super) fn next_step(&self, core: &Core) -> Option<Instant> {
-        let now = Instant::now();
-        match &self.phase {
-            Phase::Closed(_) if core.is_exactly_once() => None,
-            Phase::Closed(at) => Some(*at),
+        let after = |interval| Some(self.written_at + interval);
+        let due = match &self.phase {
+            Phase::Closed(at) => return (!core.is_exactly_once()).then_some(*at),
             Phase::Open if core.uncommitted().0 > 0 => {
-                let due =
-                    self.transaction_since.map(|since| since + self.settings.commits.interval);
-                let quiet = Some(self.grew.1 + QUIET).filter(|quiet| *quiet > now);
-                // Acknowledgements end the wait for a commit that is requested.
-                due.into_iter().chain(quiet).filter(|at| *at > now).min()
+                let interval = self.settings.commits.interval;
+                [self.transaction_since.map(|since| since + interval), Some(self.grew.1 + QUIET)]
             }
             Phase::Open if core.flush_lsn() > self.covered() => {
-                let due = [BUSY_INTERVAL, IDLE_INTERVAL].map(|interval| self.written_at + interval);
-                due.into_iter().find(|at| *at > now)
+                [after(BUSY_INTERVAL), after(IDLE_INTERVAL)]
             }
-            Phase::Open | Phase::Opening | Phase::Writing(_) => None,
-        }
+            Phase::Open | Phase::Opening | Phase::Writing(_) => return None,
+        };
+        let now = Instant::now();
+        due.into_iter().flatten().filter(|at| *at > now).min()
     }
 
     /// Whether something is being written, or is to be written in this session.

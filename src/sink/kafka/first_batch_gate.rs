@@ -163,7 +163,7 @@ impl FirstBatchGate {
     /// Applies changed numbers of partitions, before a record is admitted. Each partition then needs
     /// a first record again. First records in flight still delay others, but their acknowledgements
     /// do not count. A topic stays unknown until its first record is acknowledged.
-    pub(crate) fn apply_changes(&mut self) {
+    fn apply_changes(&mut self) {
         let changes = self.counts.changes();
         if changes == self.changes {
             return;

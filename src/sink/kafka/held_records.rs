@@ -19,9 +19,7 @@ pub(super) struct HeldRecords {
     pub(super) records: VecDeque<HeldRecord>,
     /// Whether the producer's queue was full when they were offered again.
     pub(super) is_unfinished: bool,
-    /// What became of one that cannot be sent, to be reported.
-    pub(super) failure: Option<Report>,
-    /// Whether a record has failed, this one or another: nothing is sent until there are new producers.
+    /// Whether a record has failed, one of these or another: nothing is sent until there are new producers.
     pub(super) has_failed: bool,
 }
 
@@ -49,8 +47,6 @@ impl HeldRecords {
 
     /// A record has failed: these are not sent either, as those in the producer's queue.
     pub(super) fn purge(&mut self, into: &mut Vec<Report>) {
-        self.has_failed = true;
-        into.extend(self.failure.take());
         let purged = self.records.drain(..).map(|one| Report::new(one.seq, Outcome::Purged));
         into.extend(purged);
     }

@@ -84,11 +84,9 @@ impl Placement {
             return Admission::Free;
         }
         let Some(key) = key else { return Admission::Free };
-        self.gate.apply_changes();
-        if self.is_behind(topic, key) {
-            return Admission::Wait;
-        }
-        self.gate.admission(topic, Some(key))
+        // In this order: the gate takes up changed numbers of partitions.
+        let admission = self.gate.admission(topic, Some(key));
+        if self.is_behind(topic, key) { Admission::Wait } else { admission }
     }
 
     /// All records that wait are offered again now, in their order, and kept again if they still wait.
@@ -99,7 +97,7 @@ impl Placement {
     /// A record is kept. Returns its key from now on: its partition, if that is known, so that it
     /// stays there, before records that come later, when partitions are added meanwhile.
     pub(crate) fn keep(&mut self, topic: &str, key: PartitionKey) -> PartitionKey {
-        let partition = key.partition(self.gate.count(topic).map(NonZeroU32::get));
+        let partition = self.partition(topic, key);
         if !self.waiting.contains_key(topic) {
             self.waiting.insert(topic.to_owned(), WaitingIn::default());
         }
@@ -118,8 +116,13 @@ impl Placement {
             return false;
         }
         let Some(waiting) = self.waiting.get(topic) else { return false };
-        let partition = key.partition(self.gate.count(topic).map(NonZeroU32::get));
+        let partition = self.partition(topic, key);
         waiting.unknown || partition.is_none_or(|it| waiting.partitions.contains(&it))
+    }
+
+    /// The partition of a key, if it is known.
+    fn partition(&self, topic: &str, key: PartitionKey) -> Option<u32> {
+        key.partition(self.gate.count(topic).map(NonZeroU32::get))
     }
 
     /// The brokers say that the topic has so many partitions.

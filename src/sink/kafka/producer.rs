@@ -183,20 +183,25 @@ impl KafkaSink {
     }
 
     /// A record is this sink's, sent or kept, as production `seq`.
-    fn note_produced(&mut self, seq: Seq, record: &Record<'_>, now: Instant) {
+    fn note_produced(&mut self, seq: Seq, record: &Record<'_>) {
+        let now = Instant::now();
         self.first_seq.get_or_insert(seq);
         self.poll_interval.note_activity(now);
         self.ack_monitor.produced(seq, now);
         self.spans.produced(seq, record);
     }
 
-    /// Queues a record with the producer that has its partition.
+    /// Queues a record that was admitted so, with the producer that has its partition.
     fn send(
         &mut self,
+        seq: Seq,
         record: &Record<'_>,
         key: Option<PartitionKey>,
-        opaque: usize,
+        admission: Admission,
     ) -> Result<(), ProduceError> {
+        let Ok(opaque) = usize::try_from(seq.as_u64()) else {
+            return Err(ProduceError::Broken("production numbers are used up".into()));
+        };
         let Some(pool) = &mut self.pool else {
             return Err(ProduceError::Broken("the producer could not be replaced".into()));
         };
@@ -211,7 +216,9 @@ impl KafkaSink {
                 self.metrics.publish_error(record.topic, &error::code_name(&error));
             }
             reported
-        })
+        })?;
+        pool.placement.queued(seq, record.topic, key, admission);
+        Ok(())
     }
 }
 
@@ -224,7 +231,6 @@ impl Outlet for KafkaSink {
         if self.is_draining() || self.held.has_failed {
             return Err(ProduceError::Full);
         }
-        let opaque = opaque(seq)?;
         let partition_key = PartitionKey::of(record);
         if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
             let (topics, clients) = (&mut self.topics, (&self.config, &self.waits_for));
@@ -247,12 +253,9 @@ impl Outlet for KafkaSink {
             self.hold(seq, key, record);
             return Ok(());
         }
-        self.send(record, partition_key, opaque)?;
+        self.send(seq, record, partition_key, admission)?;
         crash_points::point!("produced");
-        self.note_produced(seq, record, Instant::now());
-        if let Some(pool) = &mut self.pool {
-            pool.placement.queued(seq, record.topic, partition_key, admission);
-        }
+        self.note_produced(seq, record);
         Ok(())
     }
 }
@@ -351,12 +354,6 @@ impl Drop for KafkaSink {
     }
 }
 
-/// A production's number for librdkafka.
-fn opaque(seq: Seq) -> Result<usize, ProduceError> {
-    let used_up = |_| ProduceError::Broken("production numbers are used up".into());
-    usize::try_from(seq.as_u64()).map_err(used_up)
-}
-
 /// Whether the topic exists, and has the partition that a record names.
 fn check_topic(
     topics: &mut TopicLookup,
@@ -385,6 +382,12 @@ fn check_topic(
     }
 }
 
+/// The longest record that the producer accepts.
+fn max_record_bytes(config: &ClientConfig) -> u64 {
+    let given = config.get("message.max.bytes").and_then(|max| max.trim().parse().ok());
+    given.unwrap_or(MESSAGE_MAX_BYTES)
+}
+
 /// Whether the producer accepts a record of that size.
 fn admits(
     config: &ClientConfig,
@@ -392,8 +395,7 @@ fn admits(
     topic: &str,
     bytes: u64,
 ) -> Result<(), Refusal> {
-    let given = config.get("message.max.bytes").and_then(|max| max.trim().parse().ok());
-    if bytes <= given.unwrap_or(MESSAGE_MAX_BYTES) {
+    if bytes <= max_record_bytes(config) {
         return Ok(());
     }
     let code = RDKafkaErrorCode::MessageSizeTooLarge;

@@ -71,11 +71,6 @@ impl RoundTripProbe {
         self.answer.is_some() && self.begun.is_some_and(is_soon)
     }
 
-    /// What was measured, once, unless that is for another to take.
-    pub(super) fn take_unless(&mut self, is_for_another: bool) -> Option<Duration> {
-        if is_for_another { None } else { self.take() }
-    }
-
     /// What was measured, once.
     pub(super) fn take(&mut self) -> Option<Duration> {
         match self.answer.as_mut()?.try_recv() {

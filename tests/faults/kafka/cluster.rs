@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::MutexGuard;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Admin, Cluster, eventually};
+use walpost_bed::{Admin, Cluster, Walpost, eventually};
 
 use super::{KAFKA_RECOVERED, KAFKA_UNAVAILABLE, confirms_nothing, fixture_with, times};
 use crate::case::{Case, CaseReport};
@@ -92,23 +92,13 @@ async fn frozen_leader(report: CaseReport) {
 /// Several producers, and a topic without replicas: the partitions of one broker stand still, and
 /// all others go on.
 async fn one_frozen(report: CaseReport) {
-    let cluster = Cluster::shared().await;
-    let fixture = fixture_with(&cluster.bootstrap()).await;
-    let topic = fixture.topic("order");
-    let topics = Admin::of(cluster.bootstrap(), 1);
-    topics.create(&topic, 12, &[]).await;
-    let several = fixture.command("run").env("FAILPOINTS", "several_producers=return");
-    let walpost = several.env("WALPOST_KAFKA_MAX_PRODUCERS", "4").start();
-    let placed = topics.partitions(&topic).await.expect("the brokers answer");
-    let frozen = placed[0].leader;
+    let Shares { cluster, fixture, topics, topic, frozen, others } = shares().await;
+    let walpost = start_several(&fixture);
     let all: Vec<i32> = (0..12).collect();
-    let others = led_by_others(&topics, &topic, frozen).await;
     // Writes some rows, and checks whether each partition has more than this many records.
     let flows = async |partitions: &[i32], beyond: &[i64]| {
         fixture.postgres.execute(&insert(400, 200)).await;
-        let ends = topics.ends(&topic, partitions).await?;
-        let all_do = ends.iter().zip(beyond).all(|(end, beyond)| end > beyond);
-        if all_do { Ok(()) } else { Err(format!("{ends:?}")) }
+        are_beyond(&topics, &topic, partitions, beyond).await
     };
     let used = async || flows(&all, &[0; 12]).await;
     eventually(LONG_TIMEOUT, "each partition is in use", used).await;
@@ -127,42 +117,64 @@ async fn one_frozen(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-/// The topic's partitions that other brokers lead.
-async fn led_by_others(topics: &Admin, topic: &str, frozen: i32) -> Vec<i32> {
-    let placed = topics.partitions(topic).await.expect("the brokers answer");
-    let led = (0..).zip(&placed).filter(|(_, partition)| partition.leader != frozen);
-    led.map(|(number, _)| number).collect()
+/// A cluster, and a topic of twelve partitions without replicas.
+struct Shares {
+    cluster: MutexGuard<'static, Cluster>,
+    fixture: Fixture,
+    topics: Admin,
+    topic: String,
+    /// The broker that is to freeze, and the partitions that the others lead.
+    frozen: i32,
+    others: Vec<i32>,
 }
 
-/// A walpost that starts while a broker is frozen: the first records of that broker's partitions are
-/// not acknowledged, so all behind them wait, and those of the others do not.
-async fn restart_beside_frozen(report: CaseReport) {
+async fn shares() -> Shares {
     let cluster = Cluster::shared().await;
     let fixture = fixture_with(&cluster.bootstrap()).await;
     let topic = fixture.topic("order");
     let topics = Admin::of(cluster.bootstrap(), 1);
     topics.create(&topic, 12, &[]).await;
-    let start = || {
-        let several = fixture.command("run").env("FAILPOINTS", "several_producers=return");
-        several.env("WALPOST_KAFKA_MAX_PRODUCERS", "4").start()
-    };
-    let walpost = start();
+    let placed = topics.partitions(&topic).await.expect("the brokers answer");
+    let frozen = placed[0].leader;
+    let led = (0..).zip(&placed).filter(|(_, partition)| partition.leader != frozen);
+    let others = led.map(|(number, _)| number).collect();
+    Shares { cluster, fixture, topics, topic, frozen, others }
+}
+
+/// `walpost run` with four producers.
+fn start_several(fixture: &Fixture) -> Walpost {
+    let several = fixture.command("run").env("FAILPOINTS", "several_producers=return");
+    several.env("WALPOST_KAFKA_MAX_PRODUCERS", "4").start()
+}
+
+/// Whether each of these partitions has more than this many records.
+async fn are_beyond(
+    topics: &Admin,
+    topic: &str,
+    partitions: &[i32],
+    beyond: &[i64],
+) -> Result<(), String> {
+    let ends = topics.ends(topic, partitions).await?;
+    let all_do = ends.iter().zip(beyond).all(|(end, beyond)| end > beyond);
+    if all_do { Ok(()) } else { Err(format!("{ends:?}, not beyond {beyond:?}")) }
+}
+
+/// A walpost that starts while a broker is frozen: the first records of that broker's partitions are
+/// not acknowledged, so all behind them wait, and those of the others do not.
+async fn restart_beside_frozen(report: CaseReport) {
+    let Shares { cluster, fixture, topics, topic, frozen, others } = shares().await;
+    let walpost = start_several(&fixture);
     let writer = Writer::start(&fixture.postgres, 200);
     writer.commits(200).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    let frozen = topics.partitions(&topic).await.expect("the brokers answer")[0].leader;
     cluster.node(frozen).pause();
     writer.commits(100).await;
     walpost.kill9().await;
-    let walpost = start();
+    let walpost = start_several(&fixture);
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
-    let others: Vec<i32> = led_by_others(&topics, &topic, frozen).await;
     let before = topics.ends(&topic, &others).await.expect("the brokers answer");
-    let go_on = async || {
-        let ends = topics.ends(&topic, &others).await?;
-        let all_do = ends.iter().zip(&before).all(|(end, before)| *end > before + 50);
-        if all_do { Ok(()) } else { Err(format!("{before:?}, {ends:?}")) }
-    };
+    let beyond: Vec<_> = before.iter().map(|end| end + 50).collect();
+    let go_on = async || are_beyond(&topics, &topic, &others, &beyond).await;
     fixture.postgres.execute(&insert(4000, 1000)).await;
     eventually(SHORT_TIMEOUT, "the other partitions go on", go_on).await;
     confirms_nothing(&fixture, &writer).await;

@@ -1,13 +1,10 @@
 //! How a sink keeps records that have to wait for the first one of their partition, and sends them
 //! once it is acknowledged.
 
-use std::time::Instant;
-
-use super::KafkaSink;
+use super::{KafkaSink, max_record_bytes};
 use crate::ledger::Seq;
 use crate::outlet::ProduceError;
 use crate::record::Record;
-use crate::sink::kafka::config::MESSAGE_MAX_BYTES;
 use crate::sink::kafka::first_batch_gate::{Admission, PartitionKey};
 use crate::sink::kafka::held_records::HeldRecord;
 use crate::sink::{Outcome, Report};
@@ -20,15 +17,14 @@ impl KafkaSink {
     /// Whether it can be kept. One that the producer may refuse for its size is not: it refuses that
     /// where the record is offered, which costs no replay.
     pub(super) fn can_hold(&self, record: &Record<'_>) -> bool {
-        let max = self.config.get("message.max.bytes").and_then(|max| max.trim().parse().ok());
         let bytes = record.bytes() + SIZE_MARGIN_BYTES + record.headers.len() * HEADER_MARGIN_BYTES;
-        !self.held.is_full() && bytes as u64 <= max.unwrap_or(MESSAGE_MAX_BYTES)
+        !self.held.is_full() && bytes as u64 <= max_record_bytes(&self.config)
     }
 
     /// Keeps a record, as production `seq`.
     pub(super) fn hold(&mut self, seq: Seq, key: PartitionKey, record: &Record<'_>) {
         self.keep(HeldRecord::new(seq, key, record));
-        self.note_produced(seq, record, Instant::now());
+        self.note_produced(seq, record);
     }
 
     /// Takes what became of records, new ones in `new`: sends those that waited for them, or discards
@@ -44,42 +40,45 @@ impl KafkaSink {
                 self.held.has_failed = true;
             }
         }
-        if releases {
-            self.release();
+        if releases && !self.held.has_failed {
+            new.extend(self.release());
         }
-        if self.held.has_failed || self.held.failure.is_some() {
+        if self.held.has_failed {
             self.held.purge(new);
         }
     }
 
-    /// Offers the records that are kept again, in their order.
-    pub(super) fn release(&mut self) {
-        let Some(pool) = self.pool.as_mut().filter(|_| !self.held.has_failed) else { return };
+    /// Offers the records that are kept again, in their order. Returns what became of one that cannot
+    /// be sent.
+    fn release(&mut self) -> Option<Report> {
+        let pool = self.pool.as_mut()?;
         pool.placement.begin_again();
         self.held.is_unfinished = false;
         let mut waiting = std::mem::take(&mut self.held.records);
+        let mut failure = None;
         while let Some(one) = waiting.pop_front() {
-            match self.offer_again(&one) {
-                Ok(true) => {}
-                Ok(false) => self.keep(one),
+            let outcome = match self.offer_again(&one) {
+                Ok(true) => continue,
+                Ok(false) => {
+                    self.keep(one);
+                    continue;
+                }
                 Err(ProduceError::Full) => {
                     self.held.is_unfinished = true;
                     self.keep(one);
                     break;
                 }
-                Err(ProduceError::Refused(refusal)) => {
-                    self.fail(one.seq, Outcome::Refused(refusal));
-                    break;
-                }
-                Err(ProduceError::Broken(reason)) => {
-                    self.fail(one.seq, Outcome::Lost(reason));
-                    break;
-                }
-            }
+                Err(ProduceError::Refused(refusal)) => Outcome::Refused(refusal),
+                Err(ProduceError::Broken(reason)) => Outcome::Lost(reason),
+            };
+            self.held.has_failed = true;
+            failure = Some(Report::new(one.seq, outcome));
+            break;
         }
         for one in waiting {
             self.keep(one);
         }
+        failure
     }
 
     /// Whether it was sent.
@@ -90,12 +89,7 @@ impl KafkaSink {
         if admission == Admission::Wait {
             return Ok(false);
         }
-        let opaque = super::opaque(one.seq)?;
-        self.send(&one.record(), Some(key), opaque)?;
-        if let Some(pool) = &mut self.pool {
-            pool.placement.queued(one.seq, one.topic(), Some(key), admission);
-        }
-        Ok(true)
+        self.send(one.seq, &one.record(), Some(key), admission).map(|()| true)
     }
 
     fn keep(&mut self, mut one: HeldRecord) {
@@ -104,9 +98,5 @@ impl KafkaSink {
             one.place(key);
         }
         self.held.records.push_back(one);
-    }
-
-    fn fail(&mut self, seq: Seq, outcome: Outcome) {
-        self.held.failure = Some(Report::new(seq, outcome));
     }
 }

@@ -231,11 +231,9 @@ impl KafkaSink {
     /// Makes as many producers as the measured load asks for, where those are not as many as there
     /// are: they take the others' place as those with other properties would.
     fn resize(&mut self, now: Instant) {
-        // Before the first record: see `is_sized`.
-        let is_first = self.first_seq.is_none();
-        if let Some(round_trip) = self.round_trip.take_unless(is_first) {
-            tracing::debug!(?round_trip, "measured the round trip to the brokers");
-            self.sizing.note_round_trip(round_trip);
+        // What is measured before the first record decides there: see `is_sized`.
+        if self.first_seq.is_some() {
+            self.take_round_trip();
         }
         if !self.sizing.is_due(now) || self.successor.is_some() || self.reload.is_unhealthy() {
             return;
@@ -272,17 +270,23 @@ impl KafkaSink {
         }
     }
 
+    /// Whether the round trip was measured since the last call.
+    fn take_round_trip(&mut self) -> bool {
+        let Some(round_trip) = self.round_trip.take() else { return false };
+        tracing::debug!(?round_trip, "measured the round trip to the brokers");
+        self.sizing.note_round_trip(round_trip);
+        true
+    }
+
     /// Whether the first record may be sent: with producers of the size that the round trip asks for,
     /// if that is known soon.
     pub(super) fn is_sized(&mut self, now: Instant) -> bool {
         if crash_points::is_armed("several_producers") {
             return true;
         }
-        let Some(round_trip) = self.round_trip.take() else {
+        if !self.take_round_trip() {
             return !self.round_trip.is_awaited(now);
-        };
-        tracing::debug!(?round_trip, "measured the round trip to the brokers");
-        self.sizing.note_round_trip(round_trip);
+        }
         if let Some(size) = self.sizing.wanted(Load::default(), now)
             && let Ok((pool, reports)) = ProducerPool::new(&self.config, size, 1, &self.parts())
         {

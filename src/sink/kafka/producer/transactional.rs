@@ -141,7 +141,7 @@ impl TransactionalSink {
         self.topics.forget();
     }
 
-    /// Restores the batch size, and replaces the properties if they have changed.
+    /// Replaces the properties if they have changed.
     fn check_reload(&mut self, conditions: &mut Vec<Condition>) {
         let now = Instant::now();
         self.reload.note_conditions(conditions);
