@@ -1,8 +1,10 @@
 //! Faults of a three-broker cluster while walpost publishes to it (14, 15, 19).
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tokio::sync::MutexGuard;
+use walpost::sink::partition_of;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Admin, Cluster, Walpost, eventually};
@@ -141,9 +143,11 @@ async fn shares() -> Shares {
     Shares { cluster, fixture, topics, topic, frozen, others }
 }
 
-/// `walpost run` with four producers.
+/// `walpost run` with four producers. One that connects to a frozen broker first asks another one after
+/// this time, which is half a minute by default.
 fn start_several(fixture: &Fixture) -> Walpost {
     let several = fixture.command("run").env("FAILPOINTS", "several_producers=return");
+    let several = several.args(["-X", "socket.connection.setup.timeout.ms=3000"]);
     several.env("WALPOST_KAFKA_MAX_PRODUCERS", "4").start()
 }
 
@@ -160,16 +164,23 @@ async fn are_beyond(
 }
 
 /// A walpost that starts while a broker is frozen: the first records of that broker's partitions are
-/// not acknowledged, so all behind them wait, and those of the others do not.
+/// not acknowledged, so all behind them wait, and those of the others do not. The first record of all
+/// is one of the others: before a topic's first record is acknowledged, no partition is known.
 async fn restart_beside_frozen(report: CaseReport) {
     let Shares { cluster, fixture, topics, topic, frozen, others } = shares().await;
     let walpost = start_several(&fixture);
-    let writer = Writer::start(&fixture.postgres, 200);
-    writer.commits(200).await;
+    fixture.postgres.execute(&insert(400, 200)).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    cluster.node(frozen).pause();
-    writer.commits(100).await;
     walpost.kill9().await;
+    cluster.node(frozen).pause();
+    let is_led_by_another = |key: &String| {
+        let partition = partition_of(key.as_bytes(), NonZeroU32::new(12).expect("not 0"));
+        others.iter().any(|other| other.unsigned_abs() == partition)
+    };
+    let key = (0..100).map(|number| format!("first-{number}")).find(is_led_by_another);
+    let first = insert(1, 1).replace("(i % 1)::text", &format!("'{}'", key.expect("there is one")));
+    fixture.postgres.execute(&first).await;
+    let writer = Writer::start(&fixture.postgres, 200);
     let walpost = start_several(&fixture);
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     let before = topics.ends(&topic, &others).await.expect("the brokers answer");
