@@ -24,7 +24,7 @@ const PARTITIONER: &str = "keys must map to the same partitions as with Java cli
      omit it, walpost sets `murmur2_random` (`murmur2` is allowed too)";
 const BUDGET: &str =
     "the queue follows the in-flight budget: set `delivery.in_flight_bytes` instead";
-const TRANSACTIONS: &str = "this version of walpost produces without Kafka transactions: omit it";
+const TRANSACTIONS: &str = "walpost derives it from `delivery.id`: omit it";
 const GAPLESS: &str = "walpost itself blocks the records behind a rejected one: omit it";
 const REPORTS: &str =
     "walpost confirms a position only when the delivery of its records is reported: omit it";

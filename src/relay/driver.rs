@@ -261,10 +261,15 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.check_shutdown()
     }
 
+    /// Whether brokers that reject the credentials may never have accepted them.
+    fn is_starting(&self) -> bool {
+        self.delivery.delivered == 0 && self.created.elapsed() < STARTUP
+    }
+
     fn check_sink(&mut self) -> Result<(), RelayError> {
+        let is_starting = self.is_starting();
         let Delivery { delivered, stalled, .. } = &mut self.delivery;
         let Diagnostics { stats: Stats { metrics, .. }, event_log, .. } = &mut self.diagnostics;
-        let is_starting = *delivered == 0 && self.created.elapsed() < STARTUP;
         for condition in self.sink.take_conditions() {
             match condition {
                 Condition::Unauthenticated(reason) if is_starting => {

@@ -30,6 +30,9 @@ use crate::sink::{self, Callbacks, KafkaConfig, KafkaSource, Transactions};
 /// Timeout for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Timeout of one attempt to reach a broker: a refused login shows between two.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How long to wait for the next record while reading, before the deadline is looked at.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -250,7 +253,7 @@ impl<W: Writer> Worker<W> {
         let kafka = self.kafka.read().map_err(unavailable)?;
         let consumer = consumer(&kafka).map_err(|error| failed(&error))?;
         // By this client: the events' producer may be allowed to create topics.
-        if !has_topic(&consumer, &self.topic).map_err(|error| failed(&error))? {
+        if !self.has_topic(&consumer)? {
             return Err(None);
         }
         let id = key.transactional_id();
@@ -265,6 +268,31 @@ impl<W: Writer> Worker<W> {
         let state = self.read(&consumer, &key, &nonce)?;
         self.key = Some(key);
         Ok(StateEvent::Opened { state, cluster: self.writer.cluster_id() })
+    }
+
+    /// Whether the brokers know the topic.
+    fn has_topic(&self, consumer: &BaseConsumer<Callbacks>) -> Result<bool, Failed> {
+        let deadline = Instant::now() + STEP_TIMEOUT;
+        let metadata = loop {
+            match consumer.fetch_metadata(Some(&self.topic), ATTEMPT_TIMEOUT) {
+                Ok(metadata) => break metadata,
+                Err(error) => {
+                    if is_login_refused(consumer) {
+                        let reason = Code::Authentication.to_string();
+                        return Err(Some(StateFailure::Unauthenticated(reason)));
+                    }
+                    if Instant::now() >= deadline {
+                        return Err(Some(failure(&error, &self.topic)));
+                    }
+                }
+            }
+        };
+        let found = metadata.topics().iter().find(|found| found.name() == self.topic);
+        match found.and_then(MetadataTopic::error).map(Code::from) {
+            None => Ok(found.is_some_and(|found| !found.partitions().is_empty())),
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(false),
+            Some(code) => Err(Some(failure(&KafkaError::MetadataFetch(code), &self.topic))),
+        }
     }
 
     /// The newest record of `key`, once the claim has come back.
@@ -343,15 +371,12 @@ fn consumer(kafka: &KafkaConfig) -> Result<Closing<BaseConsumer<Callbacks>>, Kaf
     Ok(Closing(Some(consumer)))
 }
 
-/// Whether the brokers know the topic.
-fn has_topic(consumer: &BaseConsumer<Callbacks>, topic: &str) -> Result<bool, KafkaError> {
-    let metadata = consumer.fetch_metadata(Some(topic), STEP_TIMEOUT)?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic);
-    match found.and_then(MetadataTopic::error).map(Code::from) {
-        None => Ok(found.is_some_and(|found| !found.partitions().is_empty())),
-        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(false),
-        Some(code) => Err(KafkaError::MetadataFetch(code)),
-    }
+/// Whether the brokers have rejected a login of this consumer, which reads nothing yet: its requests
+/// only time out then.
+fn is_login_refused(consumer: &BaseConsumer<Callbacks>) -> bool {
+    std::iter::from_fn(|| consumer.poll(Duration::ZERO)).any(|event| {
+        event.is_err_and(|error| error.rdkafka_error_code() == Some(Code::Authentication))
+    })
 }
 
 fn failure(error: &KafkaError, topic: &str) -> StateFailure {

@@ -59,6 +59,12 @@ pub enum StateFailure {
     /// It may be usable later.
     #[error("{0}")]
     Unavailable(String),
+    /// The brokers reject walpost's credentials.
+    #[error(
+        "the credentials are refused: {0}; restore the password of walpost's user, or put the new \
+         one where walpost reads it"
+    )]
+    Unauthenticated(String),
     /// walpost's Kafka user lacks a right.
     #[error("{0}")]
     Unauthorized(String),

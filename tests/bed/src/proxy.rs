@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -22,7 +22,7 @@ use crate::error::{BedError, Doing};
 
 use link::{Link, Slowness};
 pub use requests::Disturbance;
-use requests::Requests;
+use requests::{Requests, is_one_request};
 
 /// How long the broker has for a request of which the reply is lost.
 const HANDLED: Duration = Duration::from_millis(300);
@@ -187,8 +187,8 @@ async fn carry(number: usize, client: TcpStream, target: SocketAddr, state: Arc<
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::join!(
-            pump(from_client, to_server, &state, (number, Direction::ToServer), &lost),
-            pump(from_server, to_client, &state, (number, Direction::ToClient), &lost)
+            pump(from_client, to_server, target, &state, (number, Direction::ToServer), &lost),
+            pump(from_server, to_client, target, &state, (number, Direction::ToClient), &lost)
         );
     };
     tokio::select! {
@@ -211,10 +211,12 @@ impl State {
         }
         let wanted = *self.disturbance.borrow();
         let found = requests.have(bytes, wanted.map(|(api_key, _)| api_key));
-        wanted.filter(|_| found).map(|(_, how)| {
-            self.disturbance.send_replace(None);
-            how
-        })
+        let (_, how) = wanted.filter(|_| found)?;
+        if matches!(how, Disturbance::LateRequest(_)) && !is_one_request(bytes) {
+            return None;
+        }
+        self.disturbance.send_replace(None);
+        Some(how)
     }
 }
 
@@ -226,9 +228,21 @@ async fn passing(state: &State, lane: ConnectionDirection) {
     let _ = mode.wait_for(|mode| *mode != Mode::Swallow).await;
 }
 
+/// Sends a request on a connection of its own, which brokers without authentication accept, and
+/// waits for the reply.
+async fn send_late(target: SocketAddr, request: Vec<u8>, delay: Duration) {
+    sleep(delay).await;
+    let Ok(mut server) = TcpStream::connect(target).await else { return };
+    if server.write_all(&request).await.is_ok() {
+        // The reply, or the end of the connection.
+        let _ = server.read_u8().await;
+    }
+}
+
 async fn pump(
     mut from: OwnedReadHalf,
     to: OwnedWriteHalf,
+    target: SocketAddr,
     state: &State,
     lane: ConnectionDirection,
     lost: &Notify,
@@ -242,8 +256,13 @@ async fn pump(
         match read {
             Ok(count) if count > 0 => {
                 let disturbance = state.disturbance_of(&mut requests, lane, &buffer[..count]);
-                if disturbance == Some(Disturbance::LoseRequest) {
-                    return lost.notify_one();
+                match disturbance {
+                    Some(Disturbance::LoseRequest) => return lost.notify_one(),
+                    Some(Disturbance::LateRequest(delay)) => {
+                        tokio::spawn(send_late(target, buffer[..count].to_vec(), delay));
+                        return lost.notify_one();
+                    }
+                    _ => {}
                 }
                 let replies = (lane.0, Direction::ToClient);
                 if disturbance.is_some() {
@@ -253,7 +272,7 @@ async fn pump(
                     return;
                 }
                 match disturbance {
-                    None | Some(Disturbance::LoseRequest) => {}
+                    None | Some(Disturbance::LoseRequest | Disturbance::LateRequest(_)) => {}
                     Some(Disturbance::LoseReply) => {
                         sleep(HANDLED).await;
                         return lost.notify_one();
@@ -275,7 +294,6 @@ async fn pump(
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
     use tokio::time::Instant;
 
     use super::*;

@@ -84,8 +84,10 @@ async fn disturbed(report: CaseReport, api_key: i16) {
     // The oracle reads by the shorter way.
     scene.fixture.bootstrap = kafka.bootstrap();
     let writer = Writer::start(&scene.fixture.postgres, 200);
+    // walpost has repeated the request by then, and its next transaction is open.
+    let held = Disturbance::LateRequest(Duration::from_millis(2500));
     let late = Disturbance::DelayReply(Duration::from_millis(2500));
-    for how in [Disturbance::LoseReply, Disturbance::LoseRequest, late].repeat(2) {
+    for how in [Disturbance::LoseReply, Disturbance::LoseRequest, held, late].repeat(2) {
         writer.commits(30).await;
         tokio::time::timeout(LONG_TIMEOUT, proxy.disturb(api_key, how))
             .await

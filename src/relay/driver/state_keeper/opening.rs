@@ -164,6 +164,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 {
                     return Ok(Read::Ended(unusable(&keeper.settings, &event)));
                 }
+                StateEvent::Failed(StateFailure::Unauthenticated(reason)) if self.is_starting() => {
+                    return Err(RelayError::Unauthenticated(reason));
+                }
                 StateEvent::Failed(StateFailure::Unreadable(reason)) => {
                     return Ok(Read::Ended(Some(StateOpened::Failed(SourceError::Setup(reason)))));
                 }

@@ -12,6 +12,15 @@ pub enum Disturbance {
     LoseReply,
     /// The reply takes that long.
     DelayReply(Duration),
+    /// The connection ends, and the broker gets the request that much later. Only for a request
+    /// that comes alone.
+    LateRequest(Duration),
+}
+
+/// Whether these bytes are one request and nothing else.
+pub(super) fn is_one_request(bytes: &[u8]) -> bool {
+    let length = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize);
+    length.is_some_and(|length| length.saturating_add(4) == bytes.len())
 }
 
 /// The requests of one connection.
@@ -67,5 +76,8 @@ mod tests {
         }
         assert!(!Requests::default().have(&stream, Some(1)));
         assert!(!Requests::default().have(&stream, None));
+        assert!(!is_one_request(&stream));
+        assert!(is_one_request(&stream[..56]));
+        assert!(!is_one_request(&stream[..55]) && !is_one_request(&[]));
     }
 }
