@@ -7,7 +7,7 @@
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-instructions bench-matrix bench-peers bench-records book \
   consumers corpus deb-test debezium debezium-corpus demo demo-compose deny docker-test docs faults \
-  fuzz helm-test help lint long monitoring packaging-test release setup simulate soak test
+  fuzz helm-test help lint long monitoring other-kafka packaging-test release setup simulate soak test
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, and
 # traces. One set for every target, so that nothing is compiled twice.
@@ -92,6 +92,12 @@ fuzz: setup ## Fuzz all decoders and parsers (SECONDS=600, TARGETS="stream json"
 consumers: ## Run the example consumers of docs/consumers.md in all four languages
 	@tests/bed/setup.sh consumers
 	cargo test --workspace --features $(FEATURES) --test consumers -- --include-ignored
+
+# Go (1.26 or later) with the library that has the brokers, from Go's proxy. The brokers are kfake of
+# franz-go, in memory.
+other-kafka: ## Run walpost against brokers that are not Apache Kafka
+	@tests/bed/setup.sh other-kafka
+	cargo test --workspace --features $(FEATURES) --test compatibility -- --ignored
 
 debezium: setup ## Check a real Debezium against the recorded corpus, and hand over its slot
 	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1

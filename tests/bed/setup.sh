@@ -4,6 +4,7 @@
 # are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
 # no npm, and no Java where it cannot be had, since the demo knows another way;
 # `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
+# `setup.sh other-kafka` for Go, which builds the other brokers;
 # `setup.sh alerts` for Prometheus and promtool, `setup.sh packaging` for ssh-keygen,
 # `setup.sh instructions` for valgrind.
 set -eu
@@ -41,6 +42,10 @@ fi
 if [ "${1:-}" = consumers ]; then
     has go || need golang-go
     python3 -m pip --version >/dev/null 2>&1 || need python3-pip
+fi
+
+if [ "${1:-}" = other-kafka ]; then
+    has go || need golang-go
 fi
 
 if [ "${1:-}" = alerts ]; then
