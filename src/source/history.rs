@@ -117,6 +117,13 @@ impl ReceivedTransactions {
         self.durable
     }
 
+    /// The end of everything that was received, of an incomplete transaction too.
+    pub(super) fn end(&self) -> Lsn {
+        let open = self.open.map(|(open, _)| Lsn::new(open.commit_lsn.as_u64().saturating_add(1)));
+        let last = self.last.map(|last| last.end_lsn);
+        open.max(last).unwrap_or(Lsn::ZERO)
+    }
+
     /// The last completely received transaction, if any.
     pub fn last(&self) -> Option<LastTransaction> {
         self.last

@@ -41,6 +41,7 @@ mod slot_error;
 mod slot_lock;
 mod slot_metrics;
 mod stream;
+mod timeline;
 mod types;
 mod wire;
 

@@ -16,4 +16,9 @@ impl ServerIdentity {
     pub fn has_history_of(&self, other: &Self) -> bool {
         (&self.system_identifier, self.timeline) == (&other.system_identifier, other.timeline)
     }
+
+    /// Whether it may be a server that was promoted with the history of `other`.
+    pub(super) fn may_descend_from(&self, other: &Self) -> bool {
+        self.system_identifier == other.system_identifier && self.timeline > other.timeline
+    }
 }

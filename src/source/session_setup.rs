@@ -23,6 +23,7 @@ use super::resume::{Resume, Waited};
 use super::server_identity::ServerIdentity;
 use super::slot_error::SlotError;
 use super::slot_lock::DEAD_CLIENT_SETTINGS;
+use super::timeline;
 use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -231,8 +232,30 @@ pub(super) async fn identify(
         postmaster_start: instance::postmaster_start(&started)?,
     };
     reached.require_identity(&identity)?;
-    check_identity(&identity, system.flushed, facts, resume)?;
+    let fork = match known_server(resume) {
+        Some(known) if identity.may_descend_from(known) => {
+            let history = client.timeline_history(identity.timeline).await.map_err(failed)?;
+            history.and_then(|history| timeline::end_of(known.timeline, &history))
+        }
+        _ => None,
+    };
+    check_identity(&identity, fork, system.flushed, facts, resume)?;
+    if let Some(fork) = fork {
+        tracing::warn!(
+            timeline = identity.timeline,
+            %fork,
+            "the server was promoted, and lacks nothing that walpost knows of; continuing"
+        );
+    }
     Ok(identity)
+}
+
+/// The server to which the positions belong.
+fn known_server(resume: &Resume) -> Option<&ServerIdentity> {
+    match resume {
+        Resume::At { identity, .. } => Some(identity),
+        Resume::AtSlot { waited } => waited.as_ref().map(|waited| &waited.identity),
+    }
 }
 
 /// Opens a replication session next to `control`, identifies the server, and closes the session:
@@ -290,9 +313,11 @@ pub(super) async fn start_replication(
     client.start(&settings).await
 }
 
-/// Rejects another server at the same address.
+/// Rejects another server at the same address, except one that was promoted at `fork`, behind
+/// everything that was received.
 fn check_identity(
     found: &ServerIdentity,
+    fork: Option<Lsn>,
     flushed: Lsn,
     facts: &Facts,
     resume: &Resume,
@@ -307,8 +332,23 @@ fn check_identity(
         Resume::AtSlot { waited: None } => return Ok(()),
     };
     if !identity.has_history_of(found) {
+        // After a replacement of the producer, reading begins before the end.
+        let end = match resume {
+            Resume::At { received, .. } => start.max(received.end()),
+            Resume::AtSlot { .. } => start,
+        };
         let (found, known) = (Box::new(found.clone()), Box::new(identity.clone()));
-        return Err(SourceError::Slot(SlotError::OtherServer { found, known, confirmed }));
+        match fork {
+            Some(fork) if end <= fork => {}
+            Some(fork) => {
+                let (found, known) = (found.timeline, known.timeline);
+                let error = SlotError::LostInFailover { found, known, fork, published: end };
+                return Err(SourceError::Slot(error));
+            }
+            None => {
+                return Err(SourceError::Slot(SlotError::OtherServer { found, known, confirmed }));
+            }
+        }
     }
     if start > flushed && facts.in_recovery {
         return Err(SourceError::Lost(format!(
@@ -341,178 +381,4 @@ pub(super) fn silence_limit(wal_sender_timeout: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::super::config::{CatchUp, ConnInfoSource};
-    use super::*;
-    use crate::property;
-    use crate::source::catalog::Slot;
-    use crate::source::{HolderKind, OpenState};
-
-    fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
-        let slot = Slot {
-            slot_type: "logical".into(),
-            plugin: Some("pgoutput".into()),
-            database: Some("shop".into()),
-            active_pid,
-            is_walposts: Some(true),
-            other_role: None,
-            confirmed_flush: Some(confirmed),
-            wal_status: Some("reserved".into()),
-            invalidation_reason: None,
-            synced: false,
-            failover: false,
-            two_phase: false,
-            restart: None,
-            restart_is_held: false,
-        };
-        Facts {
-            version: 150_000,
-            database_oid: 5,
-            database: "shop".into(),
-            wal_level: "logical".into(),
-            wal_sender_timeout_ms: 60_000,
-            in_recovery: false,
-            flushed: Lsn::new(1 << 40),
-            slot: Some(slot),
-            halted_by: None,
-        }
-    }
-
-    fn identity() -> impl Strategy<Value = ServerIdentity> {
-        (0..3_u8, 1..3_u32, 0..2_i64).prop_map(|(system, timeline, postmaster_start)| {
-            ServerIdentity { system_identifier: system.to_string(), timeline, postmaster_start }
-        })
-    }
-
-    /// Sometimes a position to resume from, sometimes a standby's observations, in a WAL of few
-    /// positions.
-    fn resume() -> impl Strategy<Value = Resume> {
-        let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>(), any::<bool>(), 0..20_u64);
-        let moved_from = proptest::option::of((0..20_u64).prop_map(Lsn::new));
-        let waited =
-            (identity(), 0..40_u64, moved_from).prop_map(|(identity, confirmed, moved_from)| {
-                Waited {
-                    fingerprint: PublicationFingerprint::default(),
-                    identity,
-                    confirmed: Lsn::new(confirmed),
-                    moved_from,
-                }
-            });
-        prop_oneof![
-            1 => Just(Resume::AtSlot { waited: None }),
-            2 => waited.prop_map(|waited| Resume::AtSlot { waited: Some(waited) }),
-            2 => at.prop_map(|(identity, confirmed, ahead, after_another, own, others)| Resume::At {
-                identity,
-                fingerprint: PublicationFingerprint::default(),
-                walsender: own.then_some(7),
-                confirmed: Lsn::new(confirmed),
-                start: Lsn::new(confirmed + ahead),
-                after_another,
-                by_others: Lsn::new(others),
-                seen: if after_another { Lsn::new(confirmed + ahead / 2) } else { Lsn::ZERO },
-                received: crate::source::ReceivedTransactions::default(),
-            })
-        ]
-    }
-
-    /// I12: no session is opened on another server, or beyond the end of its WAL.
-    #[test]
-    fn reconnecting_requires_the_same_server_with_all_received_wal() {
-        let cases = (resume(), identity(), (0..40_u64).prop_map(Lsn::new));
-        let name = "reconnecting_requires_the_same_server_with_all_received_wal";
-        property::holds(name, 2000, &cases, |(resume, found, flushed)| {
-            let same = match &resume {
-                Resume::AtSlot { waited: None } => true,
-                Resume::AtSlot { waited: Some(Waited { identity, confirmed, .. }) } => {
-                    identity.has_history_of(&found) && *confirmed <= flushed
-                }
-                Resume::At { identity, start, seen, .. } => {
-                    identity.has_history_of(&found) && (*start).max(*seen) <= flushed
-                }
-            };
-            let facts = facts(Lsn::new(1), None);
-            match check_identity(&found, flushed, &facts, &resume) {
-                Ok(()) => assert!(same, "I12: {resume:?} on {found:?}, flushed to {flushed}"),
-                Err(error) => {
-                    assert!(!same, "I12: refused: {error}");
-                    assert!(matches!(error, SourceError::Slot(_)), "needs an operator: {error:?}");
-                }
-            }
-        });
-    }
-
-    /// I12: nor on a slot that is in use, or that was advanced by an unknown client.
-    #[test]
-    fn a_slot_that_is_in_use_or_was_advanced_unseen_is_rejected() {
-        let cases = (resume(), (0..40_u64).prop_map(Lsn::new), any::<bool>());
-        let name = "a_slot_that_is_in_use_or_was_advanced_unseen_is_rejected";
-        let config = SourceConfig {
-            conninfo: ConnInfoSource::new(|| Err("none".to_owned())),
-            slot: "walpost".into(),
-            publication: "walpost".into(),
-            tables: Vec::new(),
-            typed: false,
-            temporary_slot: false,
-            catch_up: CatchUp::default(),
-            open_state: OpenState::default(),
-            messages: false,
-        };
-        property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
-            let facts = facts(confirmed, held.then_some(7));
-            let advanced_by_unknown = match &resume {
-                Resume::AtSlot { waited: Some(Waited { moved_from: Some(from), .. }) } => {
-                    confirmed > *from
-                }
-                Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => false,
-                Resume::At { confirmed: ours, by_others, .. } => {
-                    confirmed > *ours && confirmed > *by_others
-                }
-            };
-            let identity =
-                ServerIdentity { system_identifier: "1".into(), timeline: 1, postmaster_start: 1 };
-            match check_slot(
-                &config,
-                &facts,
-                &resume,
-                &PublicationFingerprint::default(),
-                &identity,
-            ) {
-                Ok(at) => {
-                    assert!(
-                        !held && !advanced_by_unknown,
-                        "I12: {resume:?} on a slot at {confirmed}"
-                    );
-                    assert_eq!(at, confirmed);
-                }
-                Err(SourceError::InUse { pid, holder, .. }) => {
-                    assert!(held && pid == Some(7));
-                    let is_own = own_process(&resume, &identity) == Some(7);
-                    let is_another =
-                        holder.is_some_and(|holder| holder.kind == HolderKind::Walpost);
-                    assert_eq!(
-                        is_another, !is_own,
-                        "I12: its own last session counts as another walpost"
-                    );
-                }
-                Err(SourceError::Slot(
-                    SlotError::Advanced { found, .. }
-                    | SlotError::AdvancedWhileWaiting { found, .. },
-                )) => {
-                    assert!(advanced_by_unknown && !held, "I12: refused on a slot at {confirmed}");
-                    assert_eq!(found, confirmed);
-                }
-                Err(other) => panic!("I12: {other:?}"),
-            }
-        });
-    }
-
-    #[test]
-    fn the_silence_limit_exceeds_wal_sender_timeout() {
-        for seconds in [1, 3, 10, 60, 300, 3600, 86_400] {
-            let timeout = Duration::from_secs(seconds);
-            assert!(silence_limit(timeout) > timeout, "too soon: {seconds} s");
-        }
-    }
-}
+mod tests;

@@ -104,6 +104,24 @@ pub enum SlotError {
         pid: i32,
     },
 
+    /// A promoted server lacks a part of what walpost has received from the former primary.
+    #[error(
+        "the server was promoted from timeline {known} to {found} at {fork}, and walpost has published \
+         up to {published}: the server lacks what was committed between these; nothing was published \
+         from it. Kafka may have events that its tables have not: find them, then start walpost again \
+         (with a state topic after `walpost adopt --apply`) to continue from its slot's position"
+    )]
+    LostInFailover {
+        /// The server's timeline.
+        found: u32,
+        /// The timeline that walpost has used.
+        known: u32,
+        /// The end of the known timeline in the server's history.
+        fork: Lsn,
+        /// The position up to which walpost has published.
+        published: Lsn,
+    },
+
     /// The server at this address is another one, or on another timeline.
     #[error(
         "another server answers at this address: system identifier {}, timeline {}, where walpost \

@@ -12,6 +12,7 @@ mod debezium;
 mod endpoints;
 #[cfg(feature = "crash-points")]
 mod exactly_once;
+mod failover;
 mod feed_costs;
 mod feed_switching;
 #[cfg(feature = "crash-points")]

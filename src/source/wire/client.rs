@@ -89,6 +89,21 @@ impl Connection {
         query::identify(&mut self.ready).await
     }
 
+    /// The history file of a timeline, by `TIMELINE_HISTORY`; `None` if the server has none.
+    pub(crate) async fn timeline_history(
+        &mut self,
+        timeline: u32,
+    ) -> Result<Option<String>, WireError> {
+        let rows = query::query(&mut self.ready, &format!("TIMELINE_HISTORY {timeline}")).await;
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(WireError::Server(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let content = rows.first().and_then(|row| row.get(1)?.as_deref());
+        Ok(content.map(|content| String::from_utf8_lossy(content).into_owned()))
+    }
+
     /// Returns the first value of a query's only row.
     pub(crate) async fn query_text(&mut self, sql: &str) -> Result<String, WireError> {
         let rows = query::query(&mut self.ready, sql).await?;

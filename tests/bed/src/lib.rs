@@ -45,7 +45,7 @@ pub use eventually::{Outcome, eventually, within};
 pub use exactly_once::ExactlyOnce;
 pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
 pub use kfake::Kfake;
-pub use postgres::{DataSnapshot, Major, Postgres, PostgresBuilder, Stop};
+pub use postgres::{DataSnapshot, Major, Postgres, PostgresBuilder, STANDBY_SLOT, Stop};
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
 pub use proxy::{Direction, Disturbance, Proxy};

@@ -5,6 +5,7 @@
 
 mod install;
 mod snapshot;
+mod standby;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,6 +30,7 @@ use crate::server::{Server, signal};
 use install::install;
 
 pub use snapshot::DataSnapshot;
+pub use standby::STANDBY_SLOT;
 
 /// How long a server may take to accept its first connection, recovery included.
 const READY: Duration = Duration::from_secs(60);

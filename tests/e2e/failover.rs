@@ -1,0 +1,163 @@
+//! Failover to a real standby: its slot synchronized, stale or missing, with everything that was
+//! published and without.
+
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Major, Postgres, Proxy, STANDBY_SLOT, Walpost, eventually};
+
+const PROMOTED: &str = "the server was promoted";
+
+/// A primary behind a proxy, and its standby.
+struct Pair {
+    fixture: Fixture,
+    proxy: Proxy,
+    standby: Postgres,
+}
+
+impl Pair {
+    /// The slot is a failover slot. `sync_slots`: the standby synchronizes it by itself. `waits`: the
+    /// slot waits for the standby (`synchronized_standby_slots`).
+    async fn new(major: Major, sync_slots: bool, waits: bool) -> Self {
+        let postgres = Postgres::builder(major).own_identity().start().await;
+        let standby = postgres.start_standby(Postgres::builder(major), sync_slots).await;
+        let mut fixture = Fixture::bare(postgres, &walpost_bed::Kafka::shared().await.bootstrap());
+        fixture.init(&["--failover"]).await;
+        let number = "ALTER TABLE public.outbox ADD COLUMN n bigserial";
+        fixture.postgres.execute(number).await;
+        if waits {
+            let set = format!("ALTER SYSTEM SET synchronized_standby_slots = '{STANDBY_SLOT}'");
+            fixture.postgres.execute(&set).await;
+            fixture.postgres.execute("SELECT pg_reload_conf()").await;
+        }
+        let proxy = Proxy::to(fixture.postgres.port()).await;
+        fixture.source = proxied(&proxy);
+        Self { fixture, proxy, standby }
+    }
+
+    /// The standby's copy of the slot.
+    async fn copy(&self) -> Option<String> {
+        let query = "SELECT confirmed_flush_lsn FROM pg_replication_slots
+                      WHERE slot_name = 'walpost' AND synced AND NOT temporary";
+        self.standby.query_text(query).await
+    }
+
+    /// Synchronizes the slot once, or awaits that the standby has done so.
+    async fn synchronize(&self, by_itself: bool) {
+        eventually(LONG_TIMEOUT, "the slot is synchronized", async || {
+            if !by_itself {
+                self.standby.execute("SELECT pg_sync_replication_slots()").await;
+            }
+            // A copy needs the primary's snapshot of running transactions.
+            self.fixture.postgres.execute("SELECT pg_log_standby_snapshot()").await;
+            self.copy().await.is_some()
+        })
+        .await;
+    }
+
+    /// The primary is killed, and the standby takes its place.
+    async fn fail_over(self) -> (Fixture, Proxy) {
+        let Self { mut fixture, proxy, standby } = self;
+        proxy.refuse();
+        proxy.cut();
+        fixture.postgres.kill9().await;
+        standby.promote().await;
+        fixture.postgres = standby;
+        proxy.point_at(fixture.postgres.port());
+        proxy.restore();
+        (fixture, proxy)
+    }
+}
+
+async fn rows(fixture: &Fixture, count: u32) {
+    fixture.postgres.execute(&insert(count, 3)).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+}
+
+/// walpost goes on by itself, with all that both servers have.
+async fn continues(walpost: &Walpost, mark: (usize, usize), fixture: &Fixture) {
+    walpost.await_line_after(mark, PROMOTED, LONG_TIMEOUT).await;
+    let writer = Writer::start(&fixture.postgres, 100);
+    writer.commits(100).await;
+    fixture.judge_after(writer).await.assert_ok();
+    assert!(walpost.pid().is_some());
+}
+
+async fn under_load(major: Major) {
+    let pair = Pair::new(major, true, true).await;
+    let walpost = pair.fixture.run().await;
+    let writer = Writer::start(&pair.fixture.postgres, 100);
+    pair.synchronize(true).await;
+    writer.commits(200).await;
+    let mark = walpost.mark();
+    let (fixture, _proxy) = pair.fail_over().await;
+    // Rows whose COMMIT did not return may be on either server.
+    drop(writer);
+    continues(&walpost, mark, &fixture).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_under_load_with_a_synchronized_slot_is_followed_17() {
+    under_load(Major::V17).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_under_load_with_a_synchronized_slot_is_followed_18() {
+    under_load(Major::V18).await;
+}
+
+async fn stale(major: Major) {
+    let pair = Pair::new(major, false, true).await;
+    let walpost = pair.fixture.run().await;
+    rows(&pair.fixture, 20).await;
+    pair.synchronize(false).await;
+    let copy = pair.copy().await;
+    rows(&pair.fixture, 20).await;
+    assert!(pair.fixture.confirmed_flush().await > copy, "the copy is behind");
+    let mark = walpost.mark();
+    let (fixture, _proxy) = pair.fail_over().await;
+    continues(&walpost, mark, &fixture).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_whose_copy_is_behind_repeats_nothing_to_a_running_walpost_17() {
+    stale(Major::V17).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_whose_copy_is_behind_repeats_nothing_to_a_running_walpost_18() {
+    stale(Major::V18).await;
+}
+
+/// What the promoted server lacks is named: a slot, or commits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_without_the_slot_or_with_lost_commits_ends_the_run() {
+    for major in [Major::V17, Major::V18] {
+        let pair = Pair::new(major, false, true).await;
+        let walpost = pair.fixture.run().await;
+        rows(&pair.fixture, 20).await;
+        let _promoted = pair.fail_over().await;
+        let (status, said) = ended(&walpost).await;
+        assert_eq!(status, Some(3), "{said}");
+        assert!(said.contains("replication slot") && said.contains("does not exist"), "{said}");
+
+        let pair = Pair::new(major, false, false).await;
+        let walpost = pair.fixture.run().await;
+        rows(&pair.fixture, 20).await;
+        pair.synchronize(false).await;
+        pair.standby.execute("ALTER SYSTEM SET primary_conninfo = ''").await;
+        pair.standby.execute("SELECT pg_reload_conf()").await;
+        eventually(SHORT_TIMEOUT, "the standby is alone", async || {
+            let follows = "SELECT count(*) FROM pg_stat_replication
+                            WHERE application_name = 'standby'";
+            pair.fixture.postgres.query_text(follows).await.as_deref() == Some("0")
+        })
+        .await;
+        rows(&pair.fixture, 20).await;
+        let before = pair.fixture.records().await.len();
+        let (fixture, _proxy) = pair.fail_over().await;
+        let (status, said) = ended(&walpost).await;
+        assert_eq!(status, Some(3), "{said}");
+        assert!(said.contains("the server was promoted from timeline 1 to 2"), "{said}");
+        assert_eq!(fixture.records().await.len(), before, "nothing is published from it");
+    }
+}
