@@ -81,6 +81,7 @@
 //! | [`assembly`] | from a configuration to a relay |
 //! | `debezium_import` | a Debezium connector's configuration to walpost's |
 //! | `setup`, `preflight` | what `init` creates, and what `check` finds |
+//! | `recovery` | what publishes events again |
 //! | `cli` | arguments, printing, exit codes |
 //!
 //! # As a library
@@ -148,6 +149,7 @@ mod preflight;
 mod property;
 #[doc(hidden)]
 pub mod record;
+mod recovery;
 mod setup;
 #[doc(hidden)]
 pub mod sink;

@@ -11,106 +11,15 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
+use super::help::{
+    ADOPT_EXAMPLES, CHECK_EXAMPLES, CONFIGURATION, DEAD_LETTERS_ENDS, DEAD_LETTERS_EXAMPLES,
+    EXAMPLES, EXIT_CODES, IMPORT_EXAMPLES, IMPORT_EXIT_CODES, REPLAY_ACTS, REPLAY_EXAMPLES,
+    RUN_EXAMPLES, SIGNALS, SKIP_EXAMPLES, STATUS_ENDS, STATUS_EXAMPLES, TAIL_EXAMPLES, TAIL_LINE,
+};
 use crate::config::{Flags, Setting};
 use crate::lsn::{Lsn, ParseLsnError};
 use crate::position::EventPosition;
 use crate::record::Cause;
-
-const EXIT_CODES: &str = "\
-Exit codes:
-   0  success
-   1  runtime failure, or `check` found something that stops `run`
-   2  usage error
-   3  the slot, the publication or the server has changed: an operator must decide
-   4  halted on an undeliverable event, or a dead letter is still undeliverable
-  78  the configuration is invalid, or PostgreSQL or Kafka is not set up for it";
-
-const CONFIGURATION: &str = "\
-Configuration: a flag takes precedence over a WALPOST_* variable, the variable over the
-file, the file over standard variables (DATABASE_URL, libpq's PG*,
-KAFKA_BOOTSTRAP_SERVERS, RUST_LOG), and these over the default. If _FILE is appended to
-the name of a WALPOST_* variable, the variable names a file that contains the value.
-`walpost config` shows every value and where it was given.";
-
-const EXAMPLES: &str = "\
-Examples:
-  walpost init --apply --source postgres://postgres@localhost/shop
-  walpost check --source postgres://walpost@localhost/shop
-  walpost run --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092";
-
-const SIGNALS: &str = "\
-Signals: on SIGTERM or SIGINT, walpost delivers and confirms in-flight records, then
-exits. On a second signal it exits at once. SIGHUP reloads log level, secrets and
-certificates.";
-
-const RUN_EXAMPLES: &str = "\
-Examples:
-  walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
-  walpost run --until current    # deliver the backlog, then exit";
-
-const ADOPT_EXAMPLES: &str = "\
-Examples:
-  walpost adopt             # show both positions
-  walpost adopt --apply     # continue from the slot's position";
-
-const SKIP_EXAMPLES: &str = "\
-Examples:
-  walpost skip --position 0000000001926E68/00000002
-  walpost skip --position 0000000001926E68/00000002 --apply
-  walpost skip --position 0000000001926E68/00000002 --undo --apply";
-
-const CHECK_EXAMPLES: &str = "\
-Examples:
-  walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
-  walpost check --offline --config walpost.toml";
-
-const STATUS_EXAMPLES: &str = "\
-Examples:
-  walpost status
-  walpost status --watch
-  walpost status --json | jq .daemon.delivery_lag_seconds";
-
-const STATUS_ENDS: &str = "\
-Asks the running walpost at the address in admin.listen. If none with this slot and
-publication answers, asks PostgreSQL, which does not know whether the events that it sends
-are delivered.
-Exit code 0 if walpost reports that it delivers, 1 if it does not or if that is unknown.";
-
-const TAIL_EXAMPLES: &str = "\
-Examples:
-  walpost tail                         # events from now on
-  walpost tail --from-slot --limit 10  # what `run` would publish next";
-
-const TAIL_LINE: &str = "\
-Each line is a JSON object: {\"topic\": text, \"key\": text, \"value\": text or null,
-\"timestamp\": milliseconds since 1970, \"headers\": {name: text or null, …}}.
-Bytes that are not text are printed as {\"hex\": \"…\"}.";
-
-const IMPORT_EXAMPLES: &str = "\
-Examples:
-  walpost import-debezium connector.json > walpost.toml
-  walpost import-debezium application.properties
-  curl http://connect:8083/connectors/NAME | walpost import-debezium -
-
-The report is in the comments of the output. Options that cannot be honoured are also
-reported on standard error. For the migration, step by step, see docs/from-debezium.md";
-
-const IMPORT_EXIT_CODES: &str = "\
-Exit codes:
-   0  every option is converted, or not needed
-   1  an option cannot be honoured, or the file cannot be read
-   2  usage error";
-
-const REPLAY_EXAMPLES: &str = "\
-Examples:
-  walpost replay-dead-letters --dry-run
-  walpost replay-dead-letters --cause too_large --limit 10";
-
-const REPLAY_ENDS: &str = "\
-Records a dead letter as done in the consumer group once the brokers acknowledge its record,
-and does not publish it again. A dead letter that is still undeliverable is reported and kept,
-with the later ones of the same key. Exits at the end that the topic had at startup, with a
-summary line. Exit code 4 if a dead letter is still undeliverable.";
 
 /// Streams a transactional outbox from PostgreSQL's WAL to Kafka.
 #[derive(Parser)]
@@ -143,8 +52,10 @@ pub enum Command {
     Run(RunArguments),
     /// Print the records that `run` would publish, as JSON lines; needs no Kafka and changes nothing
     Tail(TailArguments),
+    /// Publish chosen events again, by inserting their rows again; needs no Kafka
+    Replay(ReplayArguments),
     /// Publish dead letters again, with the current configuration
-    ReplayDeadLetters(ReplayArguments),
+    ReplayDeadLetters(ReplayDeadLettersArguments),
     /// Print the SQL that creates table, role, publication and slot, or run it
     Init(InitArguments),
     /// Show the positions of slot and state topic, or accept the slot's position
@@ -215,14 +126,50 @@ pub struct TailArguments {
     pub options: Options,
 }
 
+/// `walpost replay`
+#[derive(Args)]
+#[command(
+    after_help = format!("{REPLAY_ACTS}\n\n{REPLAY_EXAMPLES}"),
+    after_long_help =
+        format!("{REPLAY_ACTS}\n\n{REPLAY_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
+#[group(id = "which", required = true, multiple = true, args = ["id", "since", "until"])]
+pub struct ReplayArguments {
+    /// The event with this id; can be repeated
+    #[arg(long, value_name = "ID", conflicts_with_all = ["since", "until"])]
+    pub id: Vec<String>,
+    /// Events that were written at this time or later, in PostgreSQL's notation
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Events that were written before this time [default with --since: now]
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// Column with the time at which a row was written [default: outbox.columns.timestamp, or
+    /// created_at]
+    #[arg(long, value_name = "COLUMN")]
+    pub time_column: Option<String>,
+    /// Insert copies with new ids, and keep the rows
+    #[arg(long)]
+    pub new_ids: bool,
+    /// Add the header `replayed_at` to the events, and to their rows
+    #[arg(long)]
+    pub mark: bool,
+    /// Insert the rows again, instead of only counting them
+    #[arg(long)]
+    pub apply: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
 /// `walpost replay-dead-letters`
 #[derive(Args)]
 #[command(
-    after_help = format!("{REPLAY_ENDS}\n\n{REPLAY_EXAMPLES}"),
+    after_help = format!("{DEAD_LETTERS_ENDS}\n\n{DEAD_LETTERS_EXAMPLES}"),
     after_long_help =
-        format!("{REPLAY_ENDS}\n\n{REPLAY_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+        format!("{DEAD_LETTERS_ENDS}\n\n{DEAD_LETTERS_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
-pub struct ReplayArguments {
+pub struct ReplayDeadLettersArguments {
     /// Print what would be published, and to which topic; publish nothing and commit no offset
     #[arg(long)]
     pub dry_run: bool,
@@ -491,6 +438,8 @@ mod tests {
             &["walpost", "run", "--slot", "a", "--slot", "b"],
             &["walpost", "init", "--role", "a", "--no-role"],
             &["walpost", "replay-dead-letters", "--cause", "age"],
+            &["walpost", "replay"],
+            &["walpost", "replay", "--id", "a", "--since", "now"],
             &["walpost", "--verbose"],
             &["walpost", "--version", "config"],
         ] {

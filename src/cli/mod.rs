@@ -7,11 +7,13 @@ mod completions;
 mod config;
 mod exit;
 mod health;
+mod help;
 mod import_debezium;
 mod init;
 mod logging;
 mod man;
 mod replay;
+mod replay_dead_letters;
 mod run;
 mod skip;
 mod status;
@@ -62,7 +64,8 @@ fn dispatch(command: Command) -> Exit {
         Command::ImportDebezium { file } => import_debezium::command(&file),
         Command::Run(arguments) => run::command(arguments),
         Command::Tail(arguments) => tail::command(arguments),
-        Command::ReplayDeadLetters(arguments) => replay::command(arguments),
+        Command::Replay(arguments) => replay::command(arguments),
+        Command::ReplayDeadLetters(arguments) => replay_dead_letters::command(arguments),
         Command::Check(arguments) => {
             check::command(&arguments.options.into(), arguments.offline, arguments.json)
         }

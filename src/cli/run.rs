@@ -205,8 +205,17 @@ fn reread(config: &Config, environment: &Environment, level: &LogLevel) -> Resul
     Ok(config.log.level.clone())
 }
 
+/// Waits for SIGTERM or SIGINT. If the handlers cannot be installed, signals end the process as usual.
+pub(super) async fn stop_signal() {
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt()];
+    let [Ok(mut terminate), Ok(mut interrupt)] = kinds.map(signal) else {
+        return std::future::pending().await;
+    };
+    one_of(&mut terminate, &mut interrupt).await;
+}
+
 /// The name of the first signal.
-pub(super) async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     // Either may be named when both arrived.
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",

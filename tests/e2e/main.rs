@@ -27,6 +27,7 @@ mod poison;
 mod poison_isolation;
 mod records;
 mod replay;
+mod replay_events;
 mod sessions;
 #[cfg(feature = "crash-points")]
 mod several_producers;

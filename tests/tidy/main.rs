@@ -13,7 +13,7 @@ const LINES_MAX: usize = 600;
 
 /// The modules of the crate from the bottom up, as `src/lib.rs` lists them: a module imports only
 /// modules that stand before it.
-const ORDER: [&str; 26] = [
+const ORDER: [&str; 27] = [
     "lsn",
     "excerpt",
     "property",
@@ -38,6 +38,7 @@ const ORDER: [&str; 26] = [
     "debezium_import",
     "setup",
     "preflight",
+    "recovery",
     "cli",
     "main",
 ];

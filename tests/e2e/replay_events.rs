@@ -1,0 +1,153 @@
+//! `walpost replay`: chosen rows are inserted again, and their events published again, in order.
+
+use std::collections::HashMap;
+
+use walpost_bed::Consumed;
+use walpost_bed::fixture::{Fixture, ended};
+
+/// 12,000 rows in the order of their times, a minute from the first to the last, 10,000 of them from
+/// the 5th second to before the 55th; a second table references them, and a trigger counts.
+const HISTORY: &str = "
+    ALTER TABLE public.outbox ADD COLUMN number bigint GENERATED ALWAYS AS IDENTITY,
+        ADD COLUMN twice bigint GENERATED ALWAYS AS (length(aggregate_id) * 2) STORED;
+    CREATE TABLE public.receipts (event uuid REFERENCES public.outbox);
+    CREATE TABLE public.fired (operation text);
+    CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS
+        $$BEGIN INSERT INTO public.fired VALUES (TG_OP); RETURN NULL; END$$;
+    INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, created_at)
+    SELECT 'order', 'k' || i % 7, 'placed', jsonb_build_object('i', i),
+           '2026-03-01T10:00Z'::timestamptz + i * interval '5 ms'
+      FROM generate_series(0, 11999) AS i;
+    INSERT INTO public.receipts SELECT id FROM public.outbox;
+    CREATE TRIGGER counted AFTER INSERT OR DELETE ON public.outbox
+        FOR EACH ROW EXECUTE FUNCTION public.note()";
+
+/// The exit status and all output of `walpost replay`.
+async fn replay(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
+    let replay = fixture.command("replay").args(arguments).start();
+    let (status, said) = ended(&replay).await;
+    (status, format!("{said}\n{}", replay.stdout().join("\n")))
+}
+
+async fn deliver(fixture: &Fixture) -> Vec<Consumed> {
+    let (status, said) = fixture.run_to_its_end(&["--until", "current"]).await;
+    assert_eq!(status, Some(0), "{said}");
+    fixture.records().await
+}
+
+fn number(record: &Consumed) -> u64 {
+    let value: serde_json::Value =
+        serde_json::from_slice(record.value.as_deref().expect("a value")).expect("JSON");
+    value["i"].as_u64().expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_of_a_time_are_published_again_in_order() {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(HISTORY).await;
+    let first = deliver(&fixture).await;
+    assert_eq!(first.len(), 12_000);
+    let times = ["--since", "2026-03-01T10:00:05Z", "--until", "2026-03-01 11:00:55+01"];
+
+    let (status, said) = replay(&fixture, &times).await;
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("public.outbox: 10000 events, written from 2026-03-01"), "{said}");
+    assert!(
+        said.contains("trigger counted fires") && said.contains("nothing was changed"),
+        "{said}"
+    );
+    assert_eq!(deliver(&fixture).await.len(), 12_000, "a dry run changes nothing");
+
+    let (status, said) = replay(&fixture, &[&times[..], &["--apply"]].concat()).await;
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("10000 of 10000 events inserted again"), "{said}");
+    let all = deliver(&fixture).await;
+    assert_eq!(all.len(), 22_000);
+    // Behind the first deliveries, in the order of each key, with the ids and values that they had.
+    let mut last: HashMap<_, u64> = HashMap::new();
+    let mut before: HashMap<_, &Consumed> = HashMap::new();
+    for record in &first {
+        before.insert(record.header("id").expect("an id").to_owned(), record);
+    }
+    let again: Vec<_> = all.iter().filter(|record| !first.contains(record)).collect();
+    assert_eq!(again.len(), 10_000);
+    for record in again {
+        let i = number(record);
+        assert!((1_000..11_000).contains(&i), "{i}");
+        let former = before.remove(record.header("id").expect("an id")).expect("once");
+        assert_eq!((&record.key, &record.value), (&former.key, &former.value));
+        assert!(last.insert(record.key.clone(), i).is_none_or(|last| last < i), "{i} comes late");
+    }
+    let counts = "SELECT count(*) FILTER (WHERE operation = 'DELETE') || ' ' ||
+                         count(*) FILTER (WHERE operation = 'INSERT') FROM public.fired";
+    assert_eq!(fixture.postgres.query_text(counts).await.as_deref(), Some("10000 10000"));
+    let kept = "SELECT count(*) || ' ' || count(DISTINCT number) FROM public.receipts
+                  JOIN public.outbox ON id = event";
+    assert_eq!(fixture.postgres.query_text(kept).await.as_deref(), Some("12000 12000"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_with_ids_are_published_again_marked_or_as_copies() {
+    let fixture = Fixture::new().await;
+    let ids = ["a1", "b2", "c3"].map(|end| format!("00000000-0000-4000-8000-0000000000{end}"));
+    for id in &ids {
+        let row = format!(
+            "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload, headers)
+             VALUES ('{id}', 'order', 'k', 'placed', '{{\"i\": 1}}', '{{\"tenant\": \"acme\"}}')"
+        );
+        fixture.postgres.execute(&row).await;
+    }
+    assert_eq!(deliver(&fixture).await.len(), 3);
+    let upper = ids[1].to_uppercase();
+    let (status, said) =
+        replay(&fixture, &["--id", &ids[0], "--id", &upper, "--mark", "--apply"]).await;
+    assert_eq!(status, Some(0), "{said}");
+    let records = deliver(&fixture).await;
+    let marked: Vec<_> =
+        records.iter().filter(|record| record.header("replayed_at").is_some()).collect();
+    let marked_ids: Vec<_> = marked.iter().filter_map(|record| record.header("id")).collect();
+    assert_eq!((records.len(), marked_ids), (5, vec![ids[0].as_str(), ids[1].as_str()]));
+    assert!(marked.iter().all(|record| record.header("tenant") == Some("acme")));
+
+    let (status, said) = replay(&fixture, &["--id", &ids[2], "--new-ids", "--apply"]).await;
+    assert_eq!(status, Some(0), "{said}");
+    let records = deliver(&fixture).await;
+    let copy =
+        records.iter().max_by_key(|record| record.header("walpost.position").map(str::to_owned));
+    let id = copy.and_then(|record| record.header("id")).expect("an id");
+    assert!(records.len() == 6 && !ids.iter().any(|known| known == id), "{id}");
+    assert_eq!(fixture.committed().await.len(), 4, "the row and its copy");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_replayed_is_refused_and_left_as_it_is() {
+    let mut fixture = Fixture::new().await;
+    let known = "00000000-0000-4000-8000-0000000000a1";
+    fixture
+        .postgres
+        .execute(&format!(
+            "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload)
+             VALUES ('{known}', 'order', 'k', 'placed', '1');
+             CREATE TABLE public.receipts (event uuid REFERENCES public.outbox ON DELETE CASCADE);
+             CREATE ROLE reader LOGIN; GRANT SELECT ON public.outbox TO reader"
+        ))
+        .await;
+    let other = "00000000-0000-4000-8000-0000000000ff";
+    for (arguments, expected) in [
+        (&["--id", known][..], "references public.outbox ON DELETE CASCADE"),
+        (&["--id", known, "--id", other, "--new-ids"], other),
+        (&["--id", "no uuid", "--new-ids"], "invalid input syntax for type uuid"),
+        (&["--since", "teatime", "--new-ids"], "invalid input syntax for type timestamp"),
+        (&["--since", "now", "--new-ids", "--time-column", "payload"], "--time-column"),
+        (&["--since", "now", "--new-ids", "--table", "public.none"], "does not exist"),
+    ] {
+        let (status, said) = replay(&fixture, &[arguments, &["--apply"]].concat()).await;
+        assert_eq!(status, Some(1), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+    assert_eq!(deliver(&fixture).await.len(), 1);
+    fixture.source = fixture.source.replace("postgres@", "reader@");
+    let (status, said) = replay(&fixture, &["--id", known, "--new-ids", "--apply"]).await;
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("connect as the table's owner"), "{said}");
+}
