@@ -136,18 +136,27 @@ pub struct TailArguments {
 #[group(id = "which", required = true, multiple = true, args = ["id", "since", "until"])]
 pub struct ReplayArguments {
     /// The event with this id; can be repeated
-    #[arg(long, value_name = "ID", conflicts_with_all = ["since", "until"])]
+    #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with_all = ["since", "until"])]
     pub id: Vec<String>,
-    /// Events that were written at this time or later, in PostgreSQL's notation
-    #[arg(long, value_name = "TIME")]
+    /// Events that were written at this time or later, in PostgreSQL's notation; UTC without a zone
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub since: Option<String>,
     /// Events that were written before this time [default with --since: now]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub until: Option<String>,
+    /// Only events of this aggregate type
+    #[arg(long, value_name = "TYPE")]
+    pub aggregate_type: Option<String>,
+    /// Only events of the aggregate with this id
+    #[arg(long, value_name = "ID")]
+    pub aggregate_id: Option<String>,
     /// Column with the time at which a row was written [default: outbox.columns.timestamp, or
     /// created_at]
     #[arg(long, value_name = "COLUMN")]
     pub time_column: Option<String>,
+    /// Column by which the events are ordered, such as an identity column [default: time and id]
+    #[arg(long, value_name = "COLUMN")]
+    pub order_by: Option<String>,
     /// Insert copies with new ids, and keep the rows
     #[arg(long)]
     pub new_ids: bool,

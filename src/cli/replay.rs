@@ -9,23 +9,33 @@ use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration, run};
 use crate::assembly;
 use crate::config::{Config, Environment};
-use crate::recovery::{Found, Inserted, Replay, RowReplayError, Selection};
+use crate::recovery::{
+    Filter, Found, Inserted, Replay, RowReplayError, Selection, publisher_warnings,
+};
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(2);
 
 pub(super) fn command(arguments: ReplayArguments) -> Exit {
-    let ReplayArguments { id, since, until, time_column, new_ids, mark, apply, options } =
-        arguments;
-    let config = match configuration(&options.into()) {
+    let config = match configuration(&arguments.options.into()) {
         Ok(config) => config,
         Err(exit) => return exit,
     };
+    let (id, since, until) = (arguments.id, arguments.since, arguments.until);
     let selection =
         if id.is_empty() { Selection::Times { since, until } } else { Selection::Ids(id) };
-    let replay = Replay { selection, time_column, new_ids, mark };
-    match block_on(replay_rows(&config, &replay, apply)) {
+    let filter =
+        Filter { aggregate_type: arguments.aggregate_type, aggregate_id: arguments.aggregate_id };
+    let replay = Replay {
+        selection,
+        filter,
+        time_column: arguments.time_column,
+        order_by: arguments.order_by,
+        new_ids: arguments.new_ids,
+        mark: arguments.mark,
+    };
+    match block_on(replay_rows(&config, &replay, arguments.apply)) {
         Ok(()) => Exit::Ok,
         Err(exit) => exit,
     }
@@ -49,18 +59,22 @@ async fn replay_rows(config: &Config, replay: &Replay, apply: bool) -> Result<()
         complain(&SourceError::from(error).to_string());
         Exit::Failure
     })?;
-    let slow =
+    let notice =
         || complain("PostgreSQL still looks for the rows: an index on their times or ids helps");
-    let found = replay.find(&control.client, &config.outbox.tables, &names);
-    let found = log_if_slow(slow, found).await.map_err(|error| failed(&error))?;
+    let found = replay.find(&control.client, &config.outbox.tables, (&names, profile.needs()));
+    let found = log_if_slow(notice, found).await.map_err(|error| failed(&error))?;
     for one in &found {
         print(&format!("{one}\n"));
-        if one.rows > 0 {
-            one.warnings().iter().for_each(|warning| complain(warning));
-        }
+        one.warnings().iter().filter(|_| one.rows > 0).for_each(|warning| complain(warning));
     }
     if found.iter().all(|one| one.rows == 0) {
+        complain("there is nothing to publish again");
         return Ok(());
+    }
+    let (slot, publication) = (&config.source.slot, &config.source.publication);
+    match publisher_warnings(&control.client, slot, publication).await {
+        Ok(warnings) => warnings.iter().for_each(|warning| complain(warning)),
+        Err(error) => complain(&format!("cannot look for the slot and the publication: {error}")),
     }
     if !apply {
         print(&format!("nothing was changed; with --apply {}\n", consequence(replay)));
@@ -80,40 +94,68 @@ fn consequence(replay: &Replay) -> &'static str {
     }
 }
 
-async fn insert_again(client: &SqlClient, replay: &Replay, found: &[Found]) -> Result<(), Exit> {
+/// Set by the first stop signal; the second one ends the process.
+fn stop_flag() -> Arc<AtomicBool> {
     let is_stopped = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_stopped);
     tokio::spawn(async move {
         run::stop_signal().await;
         flag.store(true, Ordering::Relaxed);
+        complain("stopping after this transaction; a second signal ends it at once");
+        run::stop_signal().await;
+        // PostgreSQL undoes the open transaction.
+        std::process::exit(i32::from(Exit::Failure as u8));
     });
+    is_stopped
+}
+
+async fn insert_again(client: &SqlClient, replay: &Replay, found: &[Found]) -> Result<(), Exit> {
+    let is_stopped = stop_flag();
+    let mut exit = Ok(());
     for one in found.iter().filter(|one| one.rows > 0) {
-        let of = one.rows;
-        let (began, mut reported) = (Instant::now(), Instant::now());
-        let report = |done: u64| {
-            if reported.elapsed() >= PROGRESS {
-                reported = Instant::now();
-                complain(&progress(done, of, began.elapsed()));
-            }
-            !is_stopped.load(Ordering::Relaxed)
-        };
         let mut inserted = Inserted::default();
-        let ended = replay.apply(client, one, &mut inserted, report).await;
-        print(&format!("{}: {} of {of} events inserted again\n", one.table(), inserted.rows));
-        let is_interrupted = ended.is_err() || is_stopped.load(Ordering::Relaxed);
-        if let Err(error) = &ended {
-            failed(error);
-        }
-        if ended.is_err() || inserted.rows < of {
-            match inserted.last.filter(|_| is_interrupted) {
-                Some(last) => complain(&format!("the rest: --since '{last}'")),
-                None if is_interrupted => {}
-                None => complain("the others were deleted meanwhile, or a trigger kept them"),
+        if exit.is_ok() && !is_stopped.load(Ordering::Relaxed) {
+            let (began, mut reported) = (Instant::now(), Instant::now());
+            let report = |done: u64| {
+                if reported.elapsed() >= PROGRESS {
+                    reported = Instant::now();
+                    complain(&progress(done, one.rows, began.elapsed()));
+                }
+                !is_stopped.load(Ordering::Relaxed)
+            };
+            if let Err(error) = replay.apply(client, one, &mut inserted, report).await {
+                exit = Err(failed(&error));
             }
-            return Err(Exit::Failure);
+        }
+        print(&format!("{}: {} events inserted again\n", one.table(), inserted.rows));
+        if inserted.gone > 0 {
+            complain(&format!("{}: {} rows were gone, or changed", one.table(), inserted.gone));
+            exit = Err(Exit::Failure);
+        }
+        if !inserted.is_complete {
+            complain(&rest(one, &inserted));
+            exit = Err(Exit::Failure);
         }
     }
-    Ok(())
+    exit
+}
+
+/// How to continue with a table that was not completed.
+fn rest(found: &Found, inserted: &Inserted) -> String {
+    let table = found.table();
+    match (&found.selection, &inserted.last) {
+        (Selection::Ids(_), None) => format!("the rest: --table {table}, with all ids"),
+        (Selection::Ids(_), Some((id, _))) => {
+            format!("the rest: --table {table}, with the ids that come after {id} by time")
+        }
+        (Selection::Times { since, until }, last) => {
+            let since = last.as_ref().and_then(|(_, time)| time.as_ref()).or(since.as_ref());
+            let [since, until] = [since, until.as_ref()]
+                .map(|time| time.map_or_else(String::new, |time| format!("'{time}'")));
+            let again = if last.is_some() { ", which repeats the events of that time" } else { "" };
+            format!("the rest: --table {table} --since {since} --until {until}{again}")
+        }
+    }
 }
 
 /// For instance `2000 of 10000, 950 rows/s, 8 s left`.

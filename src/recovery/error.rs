@@ -14,12 +14,17 @@ pub(crate) enum RowReplayError {
     /// Row level security hides rows.
     #[error(
         "row-level security can hide rows of {0} from this user: connect as a role with BYPASSRLS, or \
-         as the table's owner"
+         as the table's owner unless it is forced"
     )]
     HiddenRows(TableName),
     /// Tables inherit from it.
     #[error("tables inherit from {0}: rows of theirs would move to it. Replay them by hand")]
     Inherited(TableName),
+    /// The user lacks a right.
+    #[error(
+        "this user may not insert into {0}, or not delete from it: connect as its owner, with --source"
+    )]
+    Denied(TableName),
     /// A foreign key acts when a row is deleted.
     #[error(
         "table {by} references {table} ON DELETE {action}: deleting and inserting rows again would \
@@ -39,40 +44,90 @@ pub(crate) enum RowReplayError {
         /// The table.
         table: TableName,
         /// The column's purpose.
-        what: &'static str,
+        what: String,
     },
     /// Nothing says when a row was written.
     #[error("table {0} has no column created_at with a time: name one with --time-column")]
     NoTime(TableName),
-    /// The ids have no default.
-    #[error("the ids of {0} have no default, and are no uuids: walpost cannot make new ones")]
+    /// The ids cannot be made.
+    #[error(
+        "walpost cannot make new ids for {0}: its ids are generated from other columns, or have no \
+         default and are no uuids"
+    )]
     NoNewIds(TableName),
     /// There is no place for the mark.
-    #[error("table {0} has no column for headers (outbox.columns.headers), which --mark needs")]
+    #[error(
+        "--mark needs headers from the row: {0} has no column for them (outbox.columns.headers), or \
+         records do not have them (record.headers, Debezium profiles)"
+    )]
     NoHeaders(TableName),
     /// Some ids belong to no row.
     #[error("no row has the id {0}: it was deleted, or is another table's. Nothing was changed")]
     NoSuchRows(String),
+    /// Something keeps deleted rows from being inserted.
+    #[error(
+        "of {deleted} rows of {table} only {inserted} would be inserted again: a trigger or a rule keeps \
+         the others out. These rows were left as they are"
+    )]
+    Kept {
+        /// The table.
+        table: TableName,
+        /// The rows of the transaction.
+        deleted: i64,
+        /// Those that were inserted.
+        inserted: i64,
+    },
+    /// Another replay works on the table.
+    #[error("another `walpost replay` works on {0}: wait for its end")]
+    Busy(TableName),
     /// Any other error of PostgreSQL.
-    #[error("{doing}: {}", said(source))]
+    #[error("{doing}{}: {}", on(.table.as_ref()), said(source))]
     Database {
         /// The operation.
         doing: &'static str,
+        /// The table, if it is about one.
+        table: Option<TableName>,
         /// The error.
         source: tokio_postgres::Error,
     },
+}
+
+fn on(table: Option<&TableName>) -> String {
+    table.map(|table| format!(" of {table}")).unwrap_or_default()
 }
 
 /// PostgreSQL's message, or the client library's if there is none.
 fn said(error: &tokio_postgres::Error) -> String {
     let Some(error) = error.as_db_error() else { return error.to_string() };
     let message = excerpt(error.message());
-    if *error.code() == SqlState::INSUFFICIENT_PRIVILEGE {
-        return format!("{message}; connect as the table's owner, with --source");
+    match *error.code() {
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            format!("{message}; connect as the table's owner, with --source")
+        }
+        SqlState::LOCK_NOT_AVAILABLE => {
+            format!("{message}; another session has its rows: see pg_blocking_pids, and try again")
+        }
+        _ => message,
     }
-    message
 }
 
-pub(super) fn database(doing: &'static str) -> impl Fn(tokio_postgres::Error) -> RowReplayError {
-    move |source| RowReplayError::Database { doing, source }
+/// An error of a query about a table.
+pub(super) fn database(
+    table: &TableName,
+    doing: &'static str,
+) -> impl Fn(tokio_postgres::Error) -> RowReplayError + use<> {
+    let table = table.clone();
+    move |source| RowReplayError::Database { doing, table: Some(table.clone()), source }
+}
+
+/// Whether the text of an id is none of the column's type.
+pub(super) fn is_no_such_id(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| {
+        [
+            SqlState::INVALID_TEXT_REPRESENTATION,
+            SqlState::NUMERIC_VALUE_OUT_OF_RANGE,
+            SqlState::INVALID_DATETIME_FORMAT,
+        ]
+        .contains(code)
+    })
 }

@@ -6,5 +6,5 @@ mod replay_sql;
 mod replayed_table;
 
 pub(crate) use error::RowReplayError;
-pub(crate) use replay::{Found, Inserted, Replay};
-pub(crate) use replay_sql::Selection;
+pub(crate) use replay::{Found, Inserted, Replay, publisher_warnings};
+pub(crate) use replay_sql::{Filter, Selection};

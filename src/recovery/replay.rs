@@ -1,44 +1,60 @@
 //! Publishes events again, through the WAL: their rows are deleted and inserted again, so that `run`
 //! reads them as new ones, in order, and nothing else publishes.
+//!
+//! The rows are listed first, in a cursor that outlives its transaction. Each transaction then takes
+//! some of them, and is undone if it would not insert exactly what it has deleted.
 
 use std::fmt;
 
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
-use super::error::{RowReplayError, database};
-use super::replay_sql::{Manner, Selection, condition, statement};
-use super::replayed_table::ReplayedTable;
+use super::error::{RowReplayError, database, is_no_such_id};
+use super::replay_sql::{Filter, Manner, Selection, Sql, count, insert, list};
+use super::replayed_table::{ReplayedTable, Wish};
 use crate::excerpt::excerpt;
-use crate::outbox::{ColumnNames, TableName};
+use crate::outbox::{ColumnNames, Needs, Role, TableName};
 
-/// Rows that one transaction inserts again. Small, so that other sessions wait for its locks only
+/// Rows that one transaction inserts again. Few, so that other sessions wait for its locks only
 /// shortly.
-const CHUNK: u32 = 1_000;
+const CHUNK: usize = 1_000;
 
 /// Ids that a message names.
 const NAMED: usize = 5;
+
+/// The cursor with the list.
+const CURSOR: &str = "walpost_replay";
+
+/// With the table's oid: the advisory lock of a replay.
+const LOCK: i32 = 0x5750_7270;
 
 /// Events to publish again, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Replay {
     /// Which ones.
     pub(crate) selection: Selection,
+    /// Which of these.
+    pub(crate) filter: Filter,
     /// The column that has the time at which a row was written; `None`: as configured.
     pub(crate) time_column: Option<String>,
+    /// The column by which the events are ordered; `None`: by time.
+    pub(crate) order_by: Option<String>,
     /// The rows get new ids, and the old ones stay.
     pub(crate) new_ids: bool,
     /// Their headers get a member that says that it is a replay.
     pub(crate) mark: bool,
 }
 
-/// What was inserted again in a table.
+/// What became of the rows of a table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Inserted {
-    /// The number of rows.
+    /// How many were inserted again.
     pub(crate) rows: u64,
-    /// The time of the last one.
-    pub(crate) last: Option<String>,
+    /// How many of the list were gone.
+    pub(crate) gone: u64,
+    /// The id and the time of the last one of the list that was taken.
+    pub(crate) last: Option<(String, Option<String>)>,
+    /// Whether the list was worked through.
+    pub(crate) is_complete: bool,
 }
 
 /// What a replay finds in a table.
@@ -46,7 +62,7 @@ pub(crate) struct Inserted {
 pub(crate) struct Found {
     table: ReplayedTable,
     /// With its times resolved.
-    selection: Selection,
+    pub(crate) selection: Selection,
     /// How many rows are chosen.
     pub(crate) rows: u64,
     /// The times of the first and the last one.
@@ -59,49 +75,47 @@ impl Replay {
         &self,
         client: &Client,
         tables: &[TableName],
-        names: &ColumnNames,
+        (names, needs): (&ColumnNames, Needs),
     ) -> Result<Vec<Found>, RowReplayError> {
-        // Times are written as text and read again. Others wait behind a session that waits for a lock.
-        let set = "SET datestyle = 'ISO'; SET lock_timeout = '10s'";
-        client.batch_execute(set).await.map_err(database("preparing the session"))?;
         let mut all = Vec::with_capacity(tables.len());
         for name in tables {
-            let time = self.time_column.as_deref();
-            let table = ReplayedTable::read(client, name, names, time, !self.new_ids).await?;
-            all.push(self.find_in(client, table).await?);
+            // Times are written as text and read again. Others wait behind a session that waits for a
+            // lock.
+            let set = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET lock_timeout = '10s'";
+            client.batch_execute(set).await.map_err(database(name, "preparing the session"))?;
+            let (time, order) = (self.time_column.as_deref(), self.order_by.as_deref());
+            let wish = Wish { names, time, order, deletes: !self.new_ids };
+            let table = ReplayedTable::read(client, name, wish).await?;
+            if self.mark && !needs.used.contains(Role::Headers) {
+                return Err(RowReplayError::NoHeaders(name.clone()));
+            }
+            // What the statement needs, before anything is changed.
+            insert(&table, &self.selection, &self.filter, self.manner(), Vec::new())?;
+            all.push(self.find_in(client, table, tables.len() > 1).await?);
         }
         if let Selection::Ids(ids) = &self.selection {
-            missing(client, &all, ids).await?;
+            require_all(client, &all, ids).await?;
         }
         Ok(all)
     }
 
+    /// `is_one_of_several`: ids may be of another table, and no ids of this one at all.
     async fn find_in(
         &self,
         client: &Client,
         table: ReplayedTable,
+        is_one_of_several: bool,
     ) -> Result<Found, RowReplayError> {
+        let failed = database(&table.name, "counting the rows");
         let selection = resolved(client, &table, &self.selection).await?;
-        let chosen = condition(&table, &selection)?;
-        // What the statement needs, before anything is changed.
-        statement(&table, &selection, self.manner(), None, false)?;
-        let times = table.time.as_ref().map_or_else(
-            || "NULL::pg_catalog.text, NULL::pg_catalog.text".to_owned(),
-            |time| {
-                let name = postgres_protocol::escape::escape_identifier(&time.name);
-                format!(
-                    "pg_catalog.min(o.{name})::pg_catalog.text, pg_catalog.max(o.{name})::pg_catalog.text"
-                )
-            },
-        );
-        let count =
-            format!("SELECT pg_catalog.count(*), {times} FROM {} AS o WHERE {chosen}", table.name);
-        let row = query(client, &count, &selection, None).await;
-        let counted = row.and_then(|row| {
-            row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))).transpose()
-        });
+        let sql = count(&table, &selection, &self.filter)?;
+        let row = match query(client, &sql).await {
+            Err(error) if is_one_of_several && is_no_such_id(&error) => None,
+            answer => answer.map_err(&failed)?,
+        };
+        let counted = row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
         let counted: Option<(i64, Option<String>, Option<String>)> =
-            counted.map_err(database("counting the rows"))?;
+            counted.transpose().map_err(&failed)?;
         let (rows, first, last) = counted.unwrap_or_default();
         let rows = u64::try_from(rows).unwrap_or_default();
         Ok(Found { table, selection, rows, times: first.zip(last) })
@@ -121,24 +135,67 @@ impl Replay {
         mut report: impl FnMut(u64) -> bool,
     ) -> Result<(), RowReplayError> {
         let Found { table, selection, .. } = found;
-        // Copies would be chosen again: they have the time of the rows, and another id.
-        let limit = (!self.new_ids && table.time.is_some()).then_some(CHUNK);
-        let mut after = None::<Vec<String>>;
+        let failed = database(&table.name, "listing the rows");
+        let lock =
+            "SELECT pg_catalog.pg_try_advisory_lock($1, $2::pg_catalog.oid::pg_catalog.int4)";
+        let row = client.query_one(lock, &[&LOCK, &table.oid]).await.map_err(&failed)?;
+        if !row.try_get::<_, bool>(0).map_err(&failed)? {
+            return Err(RowReplayError::Busy(table.name.clone()));
+        }
+        let sql = list(table, selection, &self.filter, CURSOR)?;
+        client.execute(&sql.text, &sql.parameters()).await.map_err(&failed)?;
+        let fetch = format!("FETCH {CHUNK} FROM {CURSOR}");
         loop {
-            let sql = statement(table, selection, self.manner(), limit, after.is_some())?;
-            let row = query(client, &sql, selection, after.as_deref()).await;
-            let row = row.map_err(database("inserting the rows again"))?;
-            let Some(row) = row else { return Ok(()) };
-            let (rows, key): (i64, Vec<String>) =
-                (row.try_get(0).and_then(|rows| Ok((rows, row.try_get(1)?))))
-                    .map_err(database("inserting the rows again"))?;
-            inserted.rows += u64::try_from(rows).unwrap_or_default();
-            inserted.last = table.time.as_ref().and_then(|_| key.first().cloned());
-            after = Some(key);
-            if !report(inserted.rows) || limit.is_none() {
-                return Ok(());
+            let rows = client.query(&fetch, &[]).await.map_err(&failed)?;
+            let listed = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+            let listed: Result<Vec<(String, Option<String>)>, _> = listed.collect();
+            let listed = listed.map_err(&failed)?;
+            let Some(last) = listed.last().cloned() else {
+                inserted.is_complete = true;
+                break;
+            };
+            let ids: Vec<String> = listed.into_iter().map(|(id, _)| id).collect();
+            let wanted = ids.len() as u64;
+            let taken = self.insert_again(client, found, ids).await?;
+            inserted.rows += taken;
+            inserted.gone += wanted.saturating_sub(taken);
+            inserted.last = Some(last);
+            if !report(inserted.rows) {
+                break;
             }
         }
+        let close = format!("CLOSE {CURSOR}; SELECT pg_catalog.pg_advisory_unlock_all()");
+        client.batch_execute(&close).await.map_err(&failed)
+    }
+
+    /// In a transaction of its own, which is undone unless all that is deleted is inserted again.
+    async fn insert_again(
+        &self,
+        client: &Client,
+        found: &Found,
+        ids: Vec<String>,
+    ) -> Result<u64, RowReplayError> {
+        let Found { table, selection, .. } = found;
+        let failed = database(&table.name, "inserting the rows again");
+        let sql = insert(table, selection, &self.filter, self.manner(), ids)?;
+        client.batch_execute("BEGIN").await.map_err(&failed)?;
+        let counted = query(client, &sql)
+            .await
+            .and_then(|row| row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose());
+        let (deleted, inserted): (i64, i64) = match counted {
+            Ok(counted) => counted.unwrap_or_default(),
+            Err(error) => {
+                // The error says more than one of this would.
+                let _ = client.batch_execute("ROLLBACK").await;
+                return Err(failed(error));
+            }
+        };
+        if deleted != inserted {
+            client.batch_execute("ROLLBACK").await.map_err(&failed)?;
+            return Err(RowReplayError::Kept { table: table.name.clone(), deleted, inserted });
+        }
+        client.batch_execute("COMMIT").await.map_err(&failed)?;
+        Ok(u64::try_from(inserted).unwrap_or_default())
     }
 }
 
@@ -160,58 +217,38 @@ impl Found {
     }
 
     /// What an operator should know before, a line each.
-    pub(crate) fn warnings(&self) -> Vec<String> {
-        let Found { table, .. } = self;
-        let fires = |trigger| {
-            format!(
-                "{}: trigger {trigger} fires, with search_path = pg_catalog, pg_temp",
-                table.name
-            )
-        };
-        table.triggers.iter().map(fires).collect()
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.table.warnings
     }
 }
 
-/// The first row of a query with the parameters of [`condition`], and the key `after`.
-async fn query(
-    client: &Client,
-    sql: &str,
-    selection: &Selection,
-    after: Option<&[String]>,
-) -> Result<Option<Row>, tokio_postgres::Error> {
-    let mut values: Vec<&(dyn ToSql + Sync)> = match selection {
-        Selection::Ids(ids) => vec![ids],
-        Selection::Times { since, until } => vec![since, until],
-    };
-    values.extend(after.into_iter().flatten().map(|value| value as &(dyn ToSql + Sync)));
-    client.query_opt(sql, &values).await
+/// The first row of a query.
+async fn query(client: &Client, sql: &Sql) -> Result<Option<Row>, tokio_postgres::Error> {
+    client.query_opt(&sql.text, &sql.parameters()).await
 }
 
-/// The same with times as the table stores them: `now` would be another time at each use, and rows
-/// that are inserted meanwhile are published anyway.
+/// The same with fixed times: `now` would be another time at each use, and rows that are inserted
+/// meanwhile are published anyway.
 async fn resolved(
     client: &Client,
     table: &ReplayedTable,
     selection: &Selection,
 ) -> Result<Selection, RowReplayError> {
-    let (Selection::Times { since, until }, Some(time)) = (selection, &table.time) else {
-        return Ok(selection.clone());
-    };
-    let kind = &time.kind;
-    let sql = format!(
-        "SELECT coalesce($1::pg_catalog.text::{kind}, '-infinity')::pg_catalog.text,
-                coalesce($2::pg_catalog.text::{kind}, pg_catalog.now()::{kind})::pg_catalog.text"
-    );
-    let row = client.query_one(&sql, &[since, until]).await;
+    let Selection::Times { since, until } = selection else { return Ok(selection.clone()) };
+    let sql = "SELECT coalesce($1::pg_catalog.text::pg_catalog.timestamptz, '-infinity')::pg_catalog.text,
+                coalesce($2::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.now())::pg_catalog.text";
+    let row = client.query_one(sql, &[since, until]).await;
     let times = row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    let (since, until) = times.map_err(database("reading --since and --until"))?;
+    let failed = database(&table.name, "reading --since and --until, for the times");
+    let (since, until) = times.map_err(failed)?;
     Ok(Selection::Times { since: Some(since), until: Some(until) })
 }
 
 /// Fails if one of the ids belongs to no row of any of the tables.
-async fn missing(client: &Client, all: &[Found], ids: &[String]) -> Result<(), RowReplayError> {
+async fn require_all(client: &Client, all: &[Found], ids: &[String]) -> Result<(), RowReplayError> {
     let mut missing: Vec<&String> = ids.iter().collect();
     for Found { table, .. } in all {
+        let failed = database(&table.name, "looking for the ids");
         let (id, kind) =
             (postgres_protocol::escape::escape_identifier(&table.id.name), &table.id.kind);
         let sql = format!(
@@ -219,9 +256,12 @@ async fn missing(client: &Client, all: &[Found], ids: &[String]) -> Result<(), R
               WHERE EXISTS (SELECT FROM {} AS o WHERE o.{id} = w.id::{kind})",
             table.name
         );
-        let rows = client.query(&sql, &[&ids]).await.map_err(database("looking for the ids"))?;
+        let rows = match client.query(&sql, &[&ids]).await {
+            Err(error) if all.len() > 1 && is_no_such_id(&error) => continue,
+            answer => answer.map_err(&failed)?,
+        };
         for row in rows {
-            let found: String = row.try_get(0).map_err(database("looking for the ids"))?;
+            let found: String = row.try_get(0).map_err(&failed)?;
             missing.retain(|id| **id != found);
         }
     }
@@ -231,4 +271,27 @@ async fn missing(client: &Client, all: &[Found], ids: &[String]) -> Result<(), R
         named.push(format!("{} more", count - NAMED));
     }
     if count == 0 { Ok(()) } else { Err(RowReplayError::NoSuchRows(named.join(", "))) }
+}
+
+/// Whether somebody publishes what is inserted: a line for each thing that is missing.
+pub(crate) async fn publisher_warnings(
+    client: &Client,
+    slot: &str,
+    publication: &str,
+) -> Result<Vec<String>, tokio_postgres::Error> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots
+                               WHERE slot_name::pg_catalog.text = $1),
+                      EXISTS (SELECT FROM pg_catalog.pg_publication
+                               WHERE pubname::pg_catalog.text = $2 AND pubinsert)";
+    let row = client.query_one(sql, &[&slot, &publication]).await?;
+    let (has_slot, is_published): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
+    let missing = [
+        (has_slot, format!("replication slot {slot} does not exist")),
+        (
+            is_published,
+            format!("publication {publication} does not exist, or publishes no inserts"),
+        ),
+    ];
+    let missing = missing.into_iter().filter(|(is_there, _)| !is_there);
+    Ok(missing.map(|(_, what)| format!("{what}: nobody would publish the events")).collect())
 }

@@ -1,9 +1,10 @@
-//! The SQL of a replay: which rows, and the statement that inserts them again.
+//! The SQL of a replay: which rows, in which order, and the statement that inserts some of them again.
 
 use postgres_protocol::escape::escape_identifier;
+use tokio_postgres::types::ToSql;
 
 use super::error::RowReplayError;
-use super::replayed_table::ReplayedTable;
+use super::replayed_table::{Column, ReplayedTable};
 
 /// Which events are published again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,39 +20,174 @@ pub(crate) enum Selection {
     },
 }
 
-/// Member of the headers that marks a replayed event.
-const MARK: &str = "replayed_at";
-
-/// The rows of a table that are chosen, as the condition of a query on `o`. Its parameters are the
-/// ids as one array, or the two times, as text.
-pub(super) fn condition(
-    table: &ReplayedTable,
-    selection: &Selection,
-) -> Result<String, RowReplayError> {
-    match selection {
-        Selection::Ids(_) => {
-            let (id, kind) = (escape_identifier(&table.id.name), &table.id.kind);
-            Ok(format!("o.{id} = ANY ($1::pg_catalog.text[]::{kind}[])"))
-        }
-        Selection::Times { .. } => {
-            let Some(time) = &table.time else {
-                return Err(RowReplayError::NoTime(table.name.clone()));
-            };
-            let (name, kind) = (escape_identifier(&time.name), &time.kind);
-            Ok(format!(
-                "o.{name} >= $1::pg_catalog.text::{kind} AND o.{name} < $2::pg_catalog.text::{kind}"
-            ))
-        }
-    }
+/// Which events of a selection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Filter {
+    /// Of that aggregate type.
+    pub(crate) aggregate_type: Option<String>,
+    /// Of that aggregate.
+    pub(crate) aggregate_id: Option<String>,
 }
 
-/// How a statement inserts rows again.
+/// How rows are inserted again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manner {
     /// The rows get new ids, and the old ones stay.
     pub(super) new_ids: bool,
     /// The headers say that it is a replay.
     pub(super) mark: bool,
+}
+
+/// Member of the headers that marks a replayed event.
+const MARK: &str = "replayed_at";
+
+/// Column of the chosen rows with their order. No column of a table is called that.
+const ORDER: &str = "\"walpost replay order\"";
+
+/// A statement with its parameters, which are texts or arrays of texts.
+#[derive(Default)]
+pub(super) struct Sql {
+    pub(super) text: String,
+    parameters: Vec<Box<dyn ToSql + Sync + Send>>,
+}
+
+impl Sql {
+    pub(super) fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+        self.parameters.iter().map(|one| one.as_ref() as &(dyn ToSql + Sync)).collect()
+    }
+
+    /// Adds a parameter; returns its place in the text.
+    fn text(&mut self, value: Option<String>) -> String {
+        self.parameters.push(Box::new(value));
+        format!("${}::pg_catalog.text", self.parameters.len())
+    }
+
+    fn texts(&mut self, values: Vec<String>) -> String {
+        self.parameters.push(Box::new(values));
+        format!("${}::pg_catalog.text[]", self.parameters.len())
+    }
+}
+
+fn quoted(column: &Column) -> String {
+    escape_identifier(&column.name)
+}
+
+/// A column's time with its zone: without one it is UTC.
+pub(super) fn shown(time: &Column) -> String {
+    let name = quoted(time);
+    if time.kind.contains("without") {
+        format!("(o.{name} AT TIME ZONE 'UTC')")
+    } else {
+        format!("o.{name}")
+    }
+}
+
+/// The rows of `o` that the filter and the times choose.
+fn condition(
+    table: &ReplayedTable,
+    selection: &Selection,
+    filter: &Filter,
+    sql: &mut Sql,
+) -> Result<String, RowReplayError> {
+    let mut parts = vec![format!("o.{} IS NOT NULL", quoted(&table.id))];
+    if let Selection::Times { since, until } = selection {
+        let time = table.time.as_ref().ok_or_else(|| RowReplayError::NoTime(table.name.clone()))?;
+        let mut bound = |value: &Option<String>| {
+            let value = sql.text(value.clone());
+            // On the column's own type, so that an index serves.
+            if time.kind.contains("without") {
+                format!("({value}::pg_catalog.timestamptz AT TIME ZONE 'UTC')")
+            } else {
+                format!("{value}::pg_catalog.timestamptz")
+            }
+        };
+        let (since, until, name) = (bound(since), bound(until), quoted(time));
+        parts.push(format!("o.{name} >= {since} AND o.{name} < {until}"));
+    }
+    let filters = [
+        (&filter.aggregate_type, &table.aggregate_type, "the aggregates' types"),
+        (&filter.aggregate_id, &table.aggregate_id, "the aggregates' ids"),
+    ];
+    for (value, column, what) in filters {
+        let Some(value) = value else { continue };
+        let Some(column) = column else {
+            let (table, what) = (table.name.clone(), what.to_owned());
+            return Err(RowReplayError::NoColumn { table, what });
+        };
+        let value = sql.text(Some(value.clone()));
+        parts.push(format!("o.{}::pg_catalog.text = {value}", quoted(column)));
+    }
+    Ok(parts.join(" AND "))
+}
+
+/// What a query of the chosen rows begins with, from FROM on.
+fn chosen(
+    table: &ReplayedTable,
+    selection: &Selection,
+    filter: &Filter,
+    sql: &mut Sql,
+) -> Result<String, RowReplayError> {
+    let name = &table.name;
+    Ok(match selection {
+        Selection::Ids(ids) => {
+            let (ids, id, kind) = (sql.texts(ids.clone()), quoted(&table.id), &table.id.kind);
+            let chosen = condition(table, selection, filter, sql)?;
+            format!(
+                "FROM pg_catalog.unnest({ids}) WITH ORDINALITY AS w (id, n)
+                 JOIN {name} AS o ON o.{id} = w.id::{kind} WHERE {chosen}"
+            )
+        }
+        Selection::Times { .. } => {
+            format!("FROM {name} AS o WHERE {}", condition(table, selection, filter, sql)?)
+        }
+    })
+}
+
+/// Counts the chosen rows, and selects the times of the first and the last one.
+pub(super) fn count(
+    table: &ReplayedTable,
+    selection: &Selection,
+    filter: &Filter,
+) -> Result<Sql, RowReplayError> {
+    let mut sql = Sql::default();
+    let chosen = chosen(table, selection, filter, &mut sql)?;
+    let times = table.time.as_ref().map(shown).map_or_else(
+        || "NULL::pg_catalog.text, NULL::pg_catalog.text".to_owned(),
+        |time| {
+            format!(
+                "pg_catalog.min({time})::pg_catalog.text, pg_catalog.max({time})::pg_catalog.text"
+            )
+        },
+    );
+    sql.text = format!("SELECT pg_catalog.count(*), {times} {chosen}");
+    Ok(sql)
+}
+
+/// Declares a cursor over the ids of the chosen rows and their times, in the order in which they are
+/// inserted again. Held: what is inserted again must not be chosen again, whatever triggers change.
+pub(super) fn list(
+    table: &ReplayedTable,
+    selection: &Selection,
+    filter: &Filter,
+    cursor: &str,
+) -> Result<Sql, RowReplayError> {
+    let mut sql = Sql::default();
+    let chosen = chosen(table, selection, filter, &mut sql)?;
+    let time = table.time.as_ref().map(shown);
+    let shown = time.clone().unwrap_or_else(|| "NULL".to_owned());
+    let id = quoted(&table.id);
+    let order = table.order.iter().map(|order| format!("o.{}", quoted(order)));
+    let order = order.chain(time.map(|time| format!("{time} NULLS FIRST")));
+    let last = match selection {
+        Selection::Ids(_) => "w.n".to_owned(),
+        Selection::Times { .. } => format!("o.{id}"),
+    };
+    let order = order.chain([last]).collect::<Vec<_>>().join(", ");
+    sql.text = format!(
+        "DECLARE {cursor} NO SCROLL CURSOR WITH HOLD FOR
+         SELECT o.{id}::pg_catalog.text, {shown}::pg_catalog.text {chosen} ORDER BY {order}"
+    );
+    Ok(sql)
 }
 
 /// The columns that an INSERT names, and the expressions over `o` that it takes.
@@ -63,19 +199,29 @@ fn inserted(
     if manner.mark && table.headers.is_none() {
         return Err(RowReplayError::NoHeaders(table.name.clone()));
     }
+    if manner.new_ids && !table.columns.contains(&table.id) {
+        return Err(RowReplayError::NoNewIds(table.name.clone()));
+    }
     for column in &table.columns {
-        let name = escape_identifier(&column.name);
+        let name = quoted(column);
         let value = if manner.new_ids && *column == table.id {
             match column {
-                _ if column.has_default => continue,
+                _ if column.has_default || column.is_identity => continue,
                 _ if column.kind == "uuid" => "pg_catalog.gen_random_uuid()".to_owned(),
                 _ => return Err(RowReplayError::NoNewIds(table.name.clone())),
             }
+        } else if manner.new_ids && column.is_identity {
+            continue;
         } else if manner.mark && table.headers.as_ref() == Some(column) {
-            let kind = &column.kind;
+            let (json, kind) =
+                (format!("NULLIF(o.{name}::pg_catalog.text, '')::pg_catalog.jsonb"), &column.kind);
+            // Anything else is undeliverable anyway.
             format!(
-                "(coalesce(o.{name}::pg_catalog.text::pg_catalog.jsonb, '{{}}') || \
-                 pg_catalog.jsonb_build_object('{MARK}', pg_catalog.now()))::pg_catalog.text::{kind}"
+                "CASE WHEN coalesce(pg_catalog.jsonb_typeof({json}), 'null') IN ('object', 'null')
+                 THEN (coalesce(NULLIF({json}, 'null'), '{{}}') ||
+                       pg_catalog.jsonb_build_object('{MARK}', pg_catalog.now()))
+                      ::pg_catalog.text::{kind}
+                 ELSE o.{name} END"
             )
         } else {
             format!("o.{name}")
@@ -86,68 +232,48 @@ fn inserted(
     Ok((names, values))
 }
 
-/// The statement that inserts up to `limit` chosen rows again, all if there is none, in their order.
-/// It returns the number of rows, and the key of the last one as text; no row if none is left.
-///
-/// With `follows`, two further parameters are the key of the last row of the statement before:
-/// inserted rows keep their key, so those of a former statement are not chosen again. Rows with the
-/// same key are never divided.
-pub(super) fn statement(
+/// The statement that inserts the rows with these ids again, in that order. It returns how many it has
+/// taken, and how many it has inserted.
+pub(super) fn insert(
     table: &ReplayedTable,
     selection: &Selection,
+    filter: &Filter,
     manner: Manner,
-    limit: Option<u32>,
-    follows: bool,
-) -> Result<String, RowReplayError> {
-    let chosen = condition(table, selection)?;
+    ids: Vec<String>,
+) -> Result<Sql, RowReplayError> {
+    let mut sql = Sql::default();
     let (names, values) = inserted(table, manner)?;
-    let key: Vec<_> = table.time.iter().chain([&table.id]).collect();
-    let over = |row: &str| {
-        let key = key.iter().map(|column| format!("{row}.{}", escape_identifier(&column.name)));
-        key.collect::<Vec<_>>().join(", ")
-    };
-    let parameters = match selection {
-        Selection::Ids(_) => 1,
-        Selection::Times { .. } => 2,
-    };
-    let after = if follows {
-        let values = key.iter().enumerate().map(|(index, column)| {
-            format!("${}::pg_catalog.text::{}", parameters + 1 + index, column.kind)
-        });
-        format!(" AND ({}) > ({})", over("o"), values.collect::<Vec<_>>().join(", "))
+    let (wanted, id, kind, name) = (sql.texts(ids), quoted(&table.id), &table.id.kind, &table.name);
+    // An update may have changed it meanwhile.
+    let chosen = condition(table, selection, filter, &mut sql)?;
+    let taken = if manner.new_ids {
+        format!(
+            "SELECT o.*, w.n AS {ORDER} FROM {name} AS o, wanted AS w
+              WHERE o.{id} = w.id AND {chosen}"
+        )
     } else {
-        String::new()
+        format!(
+            "DELETE FROM {name} AS o USING wanted AS w WHERE o.{id} = w.id AND {chosen}
+             RETURNING o.*, w.n AS {ORDER}"
+        )
     };
-    let limit = limit.map_or_else(String::new, |limit| format!(" LIMIT {limit}"));
-    let (name, key_of_o, key_of_last) = (&table.name, over("o"), over("last_row"));
-    let descending = over("chosen").replace(", ", " DESC, ");
-    let range = format!("{chosen}{after} AND ({key_of_o}) <= ({key_of_last})");
-    let again = if manner.new_ids {
-        format!("SELECT o.* FROM {name} AS o, last_row WHERE {range}")
-    } else {
-        format!("DELETE FROM {name} AS o USING last_row WHERE {range} RETURNING o.*")
-    };
-    let text = key
-        .iter()
-        .map(|column| format!("last_row.{}::pg_catalog.text", escape_identifier(&column.name)));
-    Ok(format!(
-        "WITH chosen AS MATERIALIZED (
-             SELECT {key_of_o} FROM {name} AS o WHERE {chosen}{after} ORDER BY {key_of_o}{limit}),
-         last_row AS MATERIALIZED (SELECT * FROM chosen ORDER BY {descending} DESC LIMIT 1),
-         again AS ({again}),
+    sql.text = format!(
+        "WITH wanted AS (
+             SELECT w.id::{kind} AS id, pg_catalog.min(w.n) AS n
+               FROM pg_catalog.unnest({wanted}) WITH ORDINALITY AS w (id, n) GROUP BY 1),
+         taken AS ({taken}),
          added AS (
              INSERT INTO {name} ({names}) OVERRIDING SYSTEM VALUE
-             SELECT {values} FROM again AS o ORDER BY {key_of_o} RETURNING 1)
-         SELECT (SELECT pg_catalog.count(*) FROM added), ARRAY[{text}] FROM last_row",
+             SELECT {values} FROM taken AS o ORDER BY o.{ORDER} RETURNING 1)
+         SELECT (SELECT pg_catalog.count(*) FROM taken), (SELECT pg_catalog.count(*) FROM added)",
         names = names.join(", "),
         values = values.join(", "),
-        text = text.collect::<Vec<_>>().join(", "),
-    ))
+    );
+    Ok(sql)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::replayed_table::Column;
     use super::*;
     use crate::outbox::TableName;
 
@@ -156,68 +282,109 @@ mod tests {
         let time = Column::named("at", "timestamp with time zone");
         ReplayedTable {
             name: TableName { schema: "public".into(), name: "outbox".into() },
+            oid: 7,
             columns: vec![Column::named("id", "uuid"), column("Key"), time.clone(), column("h")],
             id: Column::named("id", "uuid"),
             time: Some(time),
+            order: None,
             headers: Some(column("h")),
-            triggers: Vec::new(),
+            aggregate_type: None,
+            aggregate_id: Some(column("Key")),
+            warnings: Vec::new(),
         }
     }
 
     const TIMES: Selection = Selection::Times { since: None, until: None };
     const AS_BEFORE: Manner = Manner { new_ids: false, mark: false };
 
-    fn words(sql: &str) -> String {
-        sql.split_whitespace().collect::<Vec<_>>().join(" ")
+    fn words(sql: &Sql) -> String {
+        sql.text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    fn inserting(table: &ReplayedTable, manner: Manner) -> Result<String, RowReplayError> {
+        let ids = vec!["a".to_owned()];
+        insert(table, &TIMES, &Filter::default(), manner, ids).map(|sql| words(&sql))
     }
 
     #[test]
-    fn rows_are_deleted_and_inserted_in_the_order_of_their_keys() {
-        let sql = statement(&table(), &TIMES, AS_BEFORE, Some(10), true).map(|sql| words(&sql));
-        let sql = sql.expect("a statement");
+    fn rows_are_listed_by_time_and_id_or_as_they_are_named() {
+        let filter = Filter { aggregate_id: Some("k".into()), ..Filter::default() };
+        let sql = list(&table(), &TIMES, &filter, "c").expect("a statement");
+        let text = words(&sql);
         for part in [
-            r#"SELECT o."at", o."id" FROM "public"."outbox""#,
-            r#"(o."at", o."id") > ($3::pg_catalog.text::timestamp with time zone, $4::pg_catalog.text::uuid)"#,
-            r#"ORDER BY o."at", o."id" LIMIT 10"#,
-            r#"ORDER BY chosen."at" DESC, chosen."id" DESC LIMIT 1"#,
-            r#"(o."at", o."id") <= (last_row."at", last_row."id") RETURNING o.*"#,
-            r#"("id", "Key", "at", "h") OVERRIDING SYSTEM VALUE SELECT o."id", o."Key", o."at", o."h""#,
+            r#"SELECT o."id"::pg_catalog.text, o."at"::pg_catalog.text FROM public.outbox AS o"#,
+            r#"o."at" >= $1::pg_catalog.text::pg_catalog.timestamptz"#,
+            r#"o."Key"::pg_catalog.text = $3::pg_catalog.text"#,
+            r#"ORDER BY o."at" NULLS FIRST, o."id""#,
         ] {
-            // The table's name is quoted only where it must be.
-            let part = part.replace(r#""public"."outbox""#, "public.outbox");
-            assert!(sql.contains(&part), "{part}\n{sql}");
+            assert!(text.contains(part), "{part}\n{text}");
         }
-        let first = statement(&table(), &TIMES, AS_BEFORE, None, false).expect("a statement");
-        assert!(!first.contains("$3") && !words(&first).contains(r#""id" LIMIT"#), "{first}");
+        assert_eq!(sql.parameters().len(), 3);
+        let order = Some(Column::named("number", "bigint"));
+        let untimed = ReplayedTable { time: None, order, ..table() };
+        let ids = Selection::Ids(vec!["b".into()]);
+        let sql = list(&untimed, &ids, &Filter::default(), "c").expect("a statement");
+        assert!(words(&sql).ends_with(r#"IS NOT NULL ORDER BY o."number", w.n"#), "{}", sql.text);
+        let filter = Filter { aggregate_type: Some("t".into()), ..Filter::default() };
+        let refused = list(&table(), &ids, &filter, "c");
+        assert!(matches!(refused, Err(RowReplayError::NoColumn { .. })));
+        let refused = list(&untimed, &TIMES, &Filter::default(), "c");
+        assert!(matches!(refused, Err(RowReplayError::NoTime(_))));
+    }
+
+    #[test]
+    fn times_without_a_zone_are_utc() {
+        let mut table = table();
+        table.time = Some(Column::named("at", "timestamp without time zone"));
+        let sql = count(&table, &TIMES, &Filter::default()).expect("a statement");
+        let text = words(&sql);
+        assert!(text.contains(r#"min((o."at" AT TIME ZONE 'UTC'))"#), "{text}");
+        assert!(
+            text.contains("$1::pg_catalog.text::pg_catalog.timestamptz AT TIME ZONE"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn rows_are_deleted_and_inserted_in_the_order_of_the_list() {
+        let text = inserting(&table(), AS_BEFORE).expect("a statement");
+        for part in [
+            r#"DELETE FROM public.outbox AS o USING wanted AS w WHERE o."id" = w.id AND o."id" IS"#,
+            r#"("id", "Key", "at", "h") OVERRIDING SYSTEM VALUE SELECT o."id", o."Key", o."at", o."h""#,
+            r#"ORDER BY o."walpost replay order" RETURNING 1"#,
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
     }
 
     #[test]
     fn ids_are_made_anew_where_they_can_be() {
         let manner = Manner { new_ids: true, mark: false };
-        let made = |table: &ReplayedTable| statement(table, &TIMES, manner, None, false);
-        let sql = made(&table()).expect("a statement");
-        assert!(sql.contains("pg_catalog.gen_random_uuid()") && !sql.contains("DELETE"), "{sql}");
+        let text = inserting(&table(), manner).expect("a statement");
+        assert!(
+            text.contains("pg_catalog.gen_random_uuid()") && !text.contains("DELETE"),
+            "{text}"
+        );
         let mut with_default = table();
         with_default.columns[0].has_default = true;
         with_default.id.has_default = true;
-        let sql = made(&with_default).expect("a statement");
-        assert!(sql.contains(r#"INSERT INTO public.outbox ("Key", "at", "h")"#), "{sql}");
-        let mut text = table();
-        text.columns[0].kind = "text".into();
-        text.id.kind = "text".into();
-        assert!(matches!(made(&text), Err(RowReplayError::NoNewIds(_))));
+        with_default.columns[1].is_identity = true;
+        let text = inserting(&with_default, manner).expect("a statement");
+        assert!(text.contains(r#"INSERT INTO public.outbox ("at", "h")"#), "{text}");
+        let mut text_ids = table();
+        text_ids.columns[0].kind = "text".into();
+        text_ids.id.kind = "text".into();
+        assert!(matches!(inserting(&text_ids, manner), Err(RowReplayError::NoNewIds(_))));
+        let mut generated = table();
+        generated.columns.remove(0);
+        assert!(matches!(inserting(&generated, manner), Err(RowReplayError::NoNewIds(_))));
     }
 
     #[test]
-    fn what_a_table_lacks_is_an_error() {
-        let without = ReplayedTable { headers: None, time: None, ..table() };
+    fn a_mark_needs_headers() {
         let mark = Manner { new_ids: false, mark: true };
-        let ids = Selection::Ids(Vec::new());
-        let refused = statement(&without, &ids, mark, None, false);
-        assert!(matches!(refused, Err(RowReplayError::NoHeaders(_))));
-        let refused = statement(&without, &TIMES, AS_BEFORE, None, false);
-        assert!(matches!(refused, Err(RowReplayError::NoTime(_))));
-        let sql = statement(&without, &ids, AS_BEFORE, None, false).expect("a statement");
-        assert!(words(&sql).contains(r#"= ANY ($1::pg_catalog.text[]::uuid[]) ORDER BY o."id""#));
+        assert!(inserting(&table(), mark).expect("a statement").contains("replayed_at"));
+        let without = ReplayedTable { headers: None, ..table() };
+        assert!(matches!(inserting(&without, mark), Err(RowReplayError::NoHeaders(_))));
     }
 }

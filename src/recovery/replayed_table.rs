@@ -9,63 +9,88 @@ use crate::outbox::{ColumnNames, Role, TableName};
 const TIME_COLUMN: &str = "created_at";
 
 const TABLE: &str = "
-    SELECT c.oid, c.relkind = 'p',
-           pg_catalog.row_security_active(c.oid),
-           EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
+    SELECT c.oid, c.relkind = 'p', pg_catalog.row_security_active(c.oid),
+           EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
+           pg_catalog.has_table_privilege(c.oid, 'INSERT'),
+           pg_catalog.has_table_privilege(c.oid, 'DELETE'),
+           r.rolsuper AND r.oid <> c.relowner
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      JOIN pg_catalog.pg_roles r ON r.rolname = current_user
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
        AND c.relkind IN ('r', 'p')";
 
+/// The type modifier is given, since a type's name without one can mean another length:
+/// `character` is one character, and `bpchar` any number.
 const COLUMNS: &str = "
-    SELECT a.attname::pg_catalog.text, pg_catalog.format_type(a.atttypid, NULL),
-           t.typcategory = 'D', a.attgenerated <> '', a.atthasdef OR a.attidentity <> ''
+    SELECT a.attname::pg_catalog.text, pg_catalog.format_type(a.atttypid, -1),
+           a.attgenerated <> '', a.attidentity <> '', a.atthasdef,
+           EXISTS (SELECT FROM pg_catalog.pg_index i
+                    WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum)
       FROM pg_catalog.pg_attribute a
-      JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
      WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attnum";
 
-/// Foreign keys to the table for which a deleted row that comes back in the same statement is a
-/// deleted row: all but NO ACTION
+/// Foreign keys to the table, or to a partition, for which a deleted row that comes back in the same
+/// statement is a deleted row: all but NO ACTION
 /// (<https://www.postgresql.org/docs/current/ddl-constraints.html#DDL-CONSTRAINTS-FK>).
 const FOREIGN_KEY: &str = "
     SELECT conrelid::pg_catalog.regclass::pg_catalog.text,
            CASE confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL'
                             WHEN 'd' THEN 'SET DEFAULT' ELSE 'RESTRICT' END
       FROM pg_catalog.pg_constraint
-     WHERE contype = 'f' AND confrelid = $1 AND confdeltype <> 'a'
+     WHERE contype = 'f' AND confdeltype <> 'a'
+       AND (confrelid = $1 OR confrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1)))
      ORDER BY 1 LIMIT 1";
 
 /// Triggers that fire for a deleted or inserted row, or for such a statement (`TRIGGER_TYPE_INSERT`
 /// and `TRIGGER_TYPE_DELETE`).
 const TRIGGERS: &str = "
-    SELECT tgname::pg_catalog.text FROM pg_catalog.pg_trigger
-     WHERE tgrelid = $1 AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 12 <> 0
+    SELECT DISTINCT tgname::pg_catalog.text FROM pg_catalog.pg_trigger
+     WHERE (tgrelid = $1 OR tgrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1)))
+       AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 12 <> 0
      ORDER BY 1";
 
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 pub(super) struct Column {
     pub(super) name: String,
     /// Its type, as SQL writes it.
     pub(super) kind: String,
-    is_date: bool,
     is_generated: bool,
+    pub(super) is_identity: bool,
     pub(super) has_default: bool,
+    is_indexed: bool,
 }
 
 /// A table whose rows can be inserted again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReplayedTable {
     pub(super) name: TableName,
+    pub(super) oid: u32,
     /// All that an INSERT may name.
     pub(super) columns: Vec<Column>,
     pub(super) id: Column,
-    /// Orders the rows; `None` if the table has none, and nothing is selected by time.
+    /// `None` if the table has none.
     pub(super) time: Option<Column>,
+    /// Orders the rows before their times do.
+    pub(super) order: Option<Column>,
     pub(super) headers: Option<Column>,
-    /// Triggers that fire.
-    pub(super) triggers: Vec<String>,
+    pub(super) aggregate_type: Option<Column>,
+    pub(super) aggregate_id: Option<Column>,
+    /// What an operator should know, a line each.
+    pub(super) warnings: Vec<String>,
+}
+
+/// What the user asks of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish<'a> {
+    pub(super) names: &'a ColumnNames,
+    pub(super) time: Option<&'a str>,
+    pub(super) order: Option<&'a str>,
+    /// Whether rows are deleted.
+    pub(super) deletes: bool,
 }
 
 impl Column {
@@ -73,83 +98,122 @@ impl Column {
         Ok(Self {
             name: row.try_get(0)?,
             kind: row.try_get(1)?,
-            is_date: row.try_get(2)?,
-            is_generated: row.try_get(3)?,
+            is_generated: row.try_get(2)?,
+            is_identity: row.try_get(3)?,
             has_default: row.try_get(4)?,
+            is_indexed: row.try_get(5)?,
         })
+    }
+
+    /// Whether it has a time of known zone: without one it is UTC, as in records.
+    pub(super) fn is_time(&self) -> bool {
+        ["timestamp with time zone", "timestamp without time zone"].contains(&self.kind.as_str())
     }
 
     /// As a test has it.
     #[cfg(test)]
     pub(super) fn named(name: &str, kind: &str) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());
-        Self { name, kind, is_date: false, is_generated: false, has_default: false }
+        let (is_generated, is_identity, has_default, is_indexed) = (false, false, false, true);
+        Self { name, kind, is_generated, is_identity, has_default, is_indexed }
     }
 }
 
 impl ReplayedTable {
-    /// Looks at the table. `time` is the column that the user names.
+    /// Looks at the table, and refuses it if its rows cannot be inserted again without side effects.
     pub(super) async fn read(
         client: &Client,
         name: &TableName,
-        names: &ColumnNames,
-        time: Option<&str>,
-        deletes: bool,
+        wish: Wish<'_>,
     ) -> Result<Self, RowReplayError> {
-        let failed = database("looking at the table");
-        let row = client.query_opt(TABLE, &[&name.schema, &name.name]).await;
-        let found = row.and_then(|row| {
-            row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)))
-                .transpose()
-        });
-        let found: Option<(u32, bool, bool, bool)> = found.map_err(&failed)?;
-        let Some((oid, is_partitioned, hides_rows, has_children)) = found else {
-            return Err(RowReplayError::NoTable(name.clone()));
-        };
-        if hides_rows {
+        let failed = |error| database(name, "looking at the table")(error);
+        let row = client.query_opt(TABLE, &[&name.schema, &name.name]).await.map_err(failed)?;
+        let row = row.ok_or_else(|| RowReplayError::NoTable(name.clone()))?;
+        let fact = |index: usize| row.try_get::<_, bool>(index).map_err(failed);
+        let oid: u32 = row.try_get(0).map_err(failed)?;
+        if fact(2)? {
             return Err(RowReplayError::HiddenRows(name.clone()));
         }
-        if has_children && !is_partitioned {
+        if fact(3)? && !fact(1)? {
             return Err(RowReplayError::Inherited(name.clone()));
         }
-        let row = client.query_opt(FOREIGN_KEY, &[&oid]).await;
-        let referenced = row.and_then(|row| {
-            row.map(|row| Ok::<_, tokio_postgres::Error>((row.try_get(0)?, row.try_get(1)?)))
-                .transpose()
-        });
-        if let Some((by, action)) = referenced.map_err(&failed)?.filter(|_| deletes) {
+        if !fact(4)? || wish.deletes && !fact(5)? {
+            return Err(RowReplayError::Denied(name.clone()));
+        }
+        if wish.deletes
+            && let Some(row) = client.query_opt(FOREIGN_KEY, &[&oid]).await.map_err(failed)?
+        {
+            let (by, action) = (row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?);
             return Err(RowReplayError::Referenced { table: name.clone(), by, action });
         }
-        let rows = client.query(COLUMNS, &[&oid]).await.map_err(&failed)?;
-        let columns: Result<Vec<_>, _> = rows.iter().map(Column::of).collect();
-        let columns = columns.map_err(&failed)?;
-        let rows = client.query(TRIGGERS, &[&oid]).await.map_err(&failed)?;
+        let rows = client.query(COLUMNS, &[&oid]).await.map_err(failed)?;
+        let columns = rows.iter().map(Column::of).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let rows = client.query(TRIGGERS, &[&oid]).await.map_err(failed)?;
         let triggers: Result<Vec<String>, _> = rows.iter().map(|row| row.try_get(0)).collect();
-        Self::of(name, columns, names, time, triggers.map_err(&failed)?)
+        let triggers = triggers.map_err(failed)?;
+        let mut table = Self::of(name, oid, columns, wish)?;
+        for trigger in &triggers {
+            table.warnings.push(format!(
+                "{name}: trigger {trigger} fires, with search_path = pg_catalog, pg_temp"
+            ));
+        }
+        if fact(6)? && !triggers.is_empty() {
+            table.warnings.push(format!(
+                "{name}: its triggers run with the rights of this superuser; connect as its owner"
+            ));
+        }
+        Ok(table)
     }
 
     fn of(
         name: &TableName,
+        oid: u32,
         columns: Vec<Column>,
-        names: &ColumnNames,
-        time: Option<&str>,
-        triggers: Vec<String>,
+        wish: Wish<'_>,
     ) -> Result<Self, RowReplayError> {
         let found = |name: &str| columns.iter().find(|column| column.name == name);
-        let of_role = |role| names.looked_for(role).find_map(found).cloned();
-        let missing = |what: &'static str| RowReplayError::NoColumn { table: name.clone(), what };
-        let id = of_role(Role::Id).ok_or_else(|| missing("the events' ids (outbox.columns.id)"))?;
-        let time = match time {
+        let of_role = |role| wish.names.looked_for(role).find_map(found).cloned();
+        let missing = |what: String| RowReplayError::NoColumn { table: name.clone(), what };
+        let no_ids = || missing("the events' ids (outbox.columns.id)".to_owned());
+        let id = of_role(Role::Id).ok_or_else(no_ids)?;
+        let time = match wish.time {
             Some(time) => {
-                let column = found(time).filter(|column| column.is_date);
-                Some(column.ok_or_else(|| missing("times with the name in --time-column"))?.clone())
+                let column = found(time).filter(|column| column.is_time()).cloned();
+                let column = column.ok_or_else(|| {
+                    missing(format!("times with the name {time} (timestamptz or timestamp)"))
+                });
+                Some(column?)
             }
-            None => of_role(Role::Timestamp).or_else(|| found(TIME_COLUMN).cloned()),
+            None => of_role(Role::Timestamp)
+                .filter(Column::is_time)
+                .or_else(|| found(TIME_COLUMN).filter(|column| column.is_time()).cloned()),
         };
-        let headers = of_role(Role::Headers);
+        let order = wish.order.map(|order| {
+            found(order).cloned().ok_or_else(|| missing(format!("the order, {order}")))
+        });
+        let order = order.transpose()?;
+        let [headers, aggregate_type, aggregate_id] =
+            [Role::Headers, Role::AggregateType, Role::AggregateId].map(of_role);
+        let mut warnings = Vec::new();
+        if !id.is_indexed {
+            warnings.push(format!(
+                "{name}: no index begins with {}: every 1,000 events read the whole table",
+                id.name
+            ));
+        }
         let columns = columns.into_iter().filter(|column| !column.is_generated).collect();
         let name = name.clone();
-        let time = time.filter(|column| column.is_date);
-        Ok(Self { name, columns, id, time, headers, triggers })
+        Ok(Self {
+            name,
+            oid,
+            columns,
+            id,
+            time,
+            order,
+            headers,
+            aggregate_type,
+            aggregate_id,
+            warnings,
+        })
     }
 }
