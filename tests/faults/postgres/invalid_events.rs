@@ -35,7 +35,13 @@ async fn halts(
     let line = text.lines().last().unwrap_or_default().to_owned();
     assert!(line.contains("table public.outbox") && line.contains(id), "{line}");
     assert!(line.contains("pg_replication_slot_advance('walpost'"), "{line}");
-    report.exact(&judge(before, std::iter::empty(), &fixture.records().await));
+    let verdict = judge(before, std::iter::empty(), &fixture.records().await);
+    if line.contains("is refused") {
+        // The brokers may refuse it before those before it are known to be acknowledged.
+        report.ok(&verdict);
+    } else {
+        report.exact(&verdict);
+    }
     line
 }
 
