@@ -11,7 +11,7 @@
 //! - The resume position is where the next session starts: everything that committed before it is
 //!   in the ledger or durable.
 //!
-//! `docs/design/delivery.md` has the whole argument with its invariants (I1 to I15), which comments
+//! `docs/design/delivery.md` has the whole argument with its invariants (I1 to I16), which comments
 //! and assertions cite.
 //!
 //! # Why confirming the flush LSN loses nothing

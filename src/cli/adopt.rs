@@ -6,6 +6,7 @@ use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::setup::{AdoptError, Positions};
+use crate::state::unix_ms;
 
 pub(super) fn command(arguments: AdoptArguments) -> Exit {
     let AdoptArguments { apply, options } = arguments;
@@ -40,6 +41,17 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
         ),
         Some(acked) => format!("state topic {topic}: acknowledged up to {acked}\n"),
     });
+    let delivered = positions.state.as_ref().and_then(|state| state.delivered.as_ref());
+    if let Some(delivered) = delivered
+        && let Some(newest) = delivered.bookmarks.first()
+    {
+        print(&format!(
+            "rows of the transactions with ids from {} to {} are published (seen {} s ago)\n",
+            delivered.from,
+            newest.below.saturating_sub(1),
+            unix_ms().saturating_sub(newest.at_ms) / 1000
+        ));
+    }
     if !apply {
         print("nothing was changed; --apply writes the slot's position to the state topic\n");
         return Ok(());

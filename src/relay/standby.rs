@@ -33,7 +33,7 @@ pub(super) struct Standby {
     fingerprint: Option<PublicationFingerprint>,
     /// The current publication, if it differs.
     newer: Option<Newer>,
-    /// The server on which a client was first seen to hold the slot.
+    /// The server on which a client was last seen to hold the slot.
     identity: Option<ServerIdentity>,
     /// The highest `confirmed_flush_lsn` observed.
     confirmed: Lsn,
@@ -86,7 +86,8 @@ impl Standby {
         let is_walpost = matches!(kind, HolderKind::Walpost | HolderKind::WalpostDelivered);
         self.another |= is_walpost;
         self.saw_confirmed_by(*kind, *confirmed);
-        self.identity.get_or_insert_with(|| identity.clone());
+        // Checked at the connect: the same server, or one that was promoted and lacks nothing.
+        self.identity = Some(identity.clone());
         self.confirmed = self.confirmed.max(*confirmed);
         if self.fingerprint.as_ref().is_none_or(|known| known == fingerprint) {
             self.fingerprint = Some(fingerprint.clone());
@@ -139,6 +140,11 @@ impl Standby {
         self.fingerprint.as_ref()
     }
 
+    /// The timeline on which it was observed.
+    pub(super) fn timeline(&self) -> Option<u32> {
+        self.identity.as_ref().map(|identity| identity.timeline)
+    }
+
     /// The highest `confirmed_flush_lsn` observed.
     pub(super) fn confirmed(&self) -> Lsn {
         self.confirmed
@@ -169,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_keeps_the_first_server_and_the_highest_position() {
+    fn a_standby_keeps_the_newest_timeline_and_the_highest_position() {
         let fingerprint = PublicationFingerprint::default();
         let mut standby = Standby::new(None);
         assert_eq!(standby.waited(), None, "no holder was seen");
@@ -177,7 +183,7 @@ mod tests {
             standby.observe(&holder(HolderKind::Walpost, &fingerprint, confirmed, timeline));
         }
         let waited = standby.waited().expect("a holder was seen");
-        assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 1));
+        assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 2));
         assert_eq!(standby.confirmed(), Lsn::new(9));
     }
 

@@ -142,6 +142,8 @@ impl Positions {
             last: None,
             partial: None,
             skipped: former.map(|state| passed(state.skipped, self.slot)).unwrap_or_default(),
+            // Rows between the former position and this one may not be.
+            delivered: None,
             layout: String::new(),
             at_ms: crate::state::unix_ms(),
         };

@@ -71,6 +71,17 @@ pub trait Feed {
     /// The server's identity.
     fn identity(&self) -> &ServerIdentity;
 
+    /// The timeline of the server's WAL: newer than that of [`Feed::identity`] while the server's
+    /// history is being compared after a promotion.
+    fn timeline(&self) -> u32 {
+        self.identity().timeline
+    }
+
+    /// Where that timeline ends in the server's history; `None` if it is not known.
+    fn end_of_timeline(&self, _timeline: u32) -> Option<Lsn> {
+        None
+    }
+
     /// The fingerprint of the publication in the catalogs.
     fn publication_fingerprint(&self) -> &PublicationFingerprint;
 

@@ -7,6 +7,7 @@ use super::error::SourceError;
 use super::publication_guard::PublicationGuard;
 use super::server_identity::ServerIdentity;
 use super::slot_metrics::Observer;
+use super::timeline::Timelines;
 use super::wire::Security;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
@@ -25,6 +26,7 @@ pub(super) struct FeedBase {
     /// The server process that holds the slot.
     pub(super) backend: Option<i32>,
     pub(super) identity: ServerIdentity,
+    pub(super) timelines: Timelines,
     pub(super) start: Lsn,
     pub(super) flushed: Lsn,
     pub(super) tables: Vec<FoundTable>,

@@ -35,6 +35,7 @@ use super::slot_lock::{
 };
 use super::slot_metrics::Observer;
 use super::stream::StreamFeed;
+use super::timeline::Timelines;
 use super::wire::{Connection, Security, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -59,6 +60,7 @@ pub(super) struct Opening<'a> {
     pub(super) catalogs: Catalogs,
     pub(super) found: Found,
     pub(super) identity: ServerIdentity,
+    pub(super) timelines: Timelines,
     pub(super) instance: Instance,
     pub(super) start_position: StartPosition,
     pub(super) check: Option<HistoryCheck>,
@@ -265,6 +267,7 @@ impl Opening<'_> {
             catalogs,
             found,
             identity,
+            timelines,
             start_position,
             ..
         } = self;
@@ -284,6 +287,7 @@ impl Opening<'_> {
             database_oid: facts.database_oid,
             backend,
             identity,
+            timelines,
             start: start_position.ack,
             flushed: facts.flushed,
             tables: found.tables,

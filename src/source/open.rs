@@ -153,7 +153,8 @@ async fn open_session(
     let security =
         if control.security.shows_password() { control.security } else { client.security() };
     // Before the catalogs are checked: another server's slot and tables are not valid here.
-    let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
+    let (identity, timelines) =
+        identify(config, &mut client, &control, &facts, resume, &instance).await?;
     let own = own_process(resume, &identity);
     let kind = facts.slot.as_ref().map_or(HolderKind::Unknown, |slot| slot.held_by(own));
     let other_role = facts.slot.as_ref().and_then(|slot| slot.other_role.clone());
@@ -186,6 +187,7 @@ async fn open_session(
         catalogs,
         found: found?,
         identity,
+        timelines,
         instance,
         start_position,
         check,

@@ -113,6 +113,14 @@ impl Feed for PostgresFeed {
         self.before.as_ref().unwrap_or(&self.base().identity)
     }
 
+    fn timeline(&self) -> u32 {
+        self.base().timelines.current
+    }
+
+    fn end_of_timeline(&self, timeline: u32) -> Option<Lsn> {
+        self.base().timelines.end_of(timeline)
+    }
+
     fn publication_fingerprint(&self) -> &PublicationFingerprint {
         self.base().publication_guard.fingerprint()
     }

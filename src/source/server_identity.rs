@@ -17,6 +17,11 @@ impl ServerIdentity {
         (&self.system_identifier, self.timeline) == (&other.system_identifier, other.timeline)
     }
 
+    /// Whether it is the same postmaster, on a newer timeline.
+    pub(super) fn is_promoted(&self, other: &Self) -> bool {
+        self.may_descend_from(other) && self.postmaster_start == other.postmaster_start
+    }
+
     /// Whether it may be a server that was promoted with the history of `other`.
     pub(super) fn may_descend_from(&self, other: &Self) -> bool {
         self.system_identifier == other.system_identifier && self.timeline > other.timeline

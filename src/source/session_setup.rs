@@ -23,7 +23,7 @@ use super::resume::{Resume, Waited};
 use super::server_identity::ServerIdentity;
 use super::slot_error::SlotError;
 use super::slot_lock::DEAD_CLIENT_SETTINGS;
-use super::timeline;
+use super::timeline::Timelines;
 use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -221,7 +221,7 @@ pub(super) async fn identify(
     facts: &Facts,
     resume: &Resume,
     reached: &Instance,
-) -> Result<ServerIdentity, SourceError> {
+) -> Result<(ServerIdentity, Timelines), SourceError> {
     let host = control.endpoint.host.to_string();
     let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
     let system = client.identify().await.map_err(failed)?;
@@ -232,22 +232,15 @@ pub(super) async fn identify(
         postmaster_start: instance::postmaster_start(&started)?,
     };
     reached.require_identity(&identity)?;
-    let fork = match known_server(resume) {
-        Some(known) if identity.may_descend_from(known) => {
-            let history = client.timeline_history(identity.timeline).await.map_err(failed)?;
-            history.and_then(|history| timeline::end_of(known.timeline, &history))
-        }
-        _ => None,
-    };
-    check_identity(&identity, fork, system.flushed, facts, resume)?;
-    if let Some(fork) = fork {
-        tracing::warn!(
-            timeline = identity.timeline,
-            %fork,
-            "the server was promoted, and lacks nothing that walpost knows of; continuing"
-        );
+    let mut timelines = Timelines { current: identity.timeline, history: None };
+    if identity.timeline > 1 {
+        timelines.history = client.timeline_history(identity.timeline).await.map_err(failed)?;
     }
-    Ok(identity)
+    let fork = known_server(resume)
+        .filter(|known| identity.may_descend_from(known))
+        .and_then(|known| timelines.end_of(known.timeline));
+    check_identity(&identity, fork, system.flushed, facts, resume)?;
+    Ok((identity, timelines))
 }
 
 /// The server to which the positions belong.
@@ -331,7 +324,8 @@ fn check_identity(
         }
         Resume::AtSlot { waited: None } => return Ok(()),
     };
-    if !identity.has_history_of(found) {
+    // The same postmaster has the same history: a standby that it decodes on was promoted.
+    if !identity.has_history_of(found) && !found.is_promoted(identity) {
         // After a replacement of the producer, reading begins before the end.
         let end = match resume {
             Resume::At { received, .. } => start.max(received.end()),

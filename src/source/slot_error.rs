@@ -106,8 +106,8 @@ pub enum SlotError {
 
     /// A promoted server lacks a part of what walpost has received from the former primary.
     #[error(
-        "the server was promoted from timeline {known} to {found} at {fork}, and walpost has published \
-         up to {published}: the server lacks what was committed between these; nothing was published \
+        "the server was promoted from timeline {known} to {found} at {fork}, and walpost has received \
+         everything up to {published}: the server lacks what is between these; nothing was published \
          from it. Kafka may have events that its tables have not: find them, then start walpost again \
          (with a state topic after `walpost adopt --apply`) to continue from its slot's position"
     )]
@@ -118,7 +118,7 @@ pub enum SlotError {
         known: u32,
         /// The end of the known timeline in the server's history.
         fork: Lsn,
-        /// The position up to which walpost has published.
+        /// The position up to which walpost has received, and may have published.
         published: Lsn,
     },
 

@@ -12,6 +12,7 @@ use tokio_postgres::types::ToSql;
 
 use super::SourceError;
 use super::connection::connect::SqlClient;
+use crate::crash_points;
 use crate::excerpt::excerpt;
 use crate::lsn::Lsn;
 
@@ -34,6 +35,19 @@ pub struct SlotMetrics {
     pub wal_status: Option<String>,
     /// `spill_bytes` of `pg_stat_replication_slots`.
     pub spilled_bytes: u64,
+    /// `None` on a standby, whose WAL position trails what its rows show.
+    pub horizon: Option<Horizon>,
+}
+
+/// The transactions that have ended, and a position behind their commits, taken in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Horizon {
+    /// `pg_snapshot_xmin`: every transaction with a lower id has ended.
+    pub xmin: u64,
+    /// `pg_snapshot_xmax`: no transaction with this id or a higher one had begun.
+    pub xmax: u64,
+    /// `pg_current_wal_insert_lsn()`.
+    pub lsn: Lsn,
 }
 
 /// How often the metrics are read.
@@ -50,7 +64,12 @@ const SLOT_QUERY: &str = "
            (SELECT CASE WHEN setting::pg_catalog.int8 < 0 THEN NULL
                         ELSE setting::pg_catalog.int8 * 1048576 END
               FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
-           coalesce(t.spill_bytes, 0), s.active
+           coalesce(t.spill_bytes, 0), s.active,
+           -- The snapshot is that of the query, so it is older than the position.
+           pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text,
+           pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text,
+           CASE WHEN NOT pg_catalog.pg_is_in_recovery()
+                THEN pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text END
       FROM pg_catalog.pg_replication_slots s
       LEFT JOIN pg_catalog.pg_stat_replication_slots t USING (slot_name)
      WHERE s.slot_name::pg_catalog.text = $1";
@@ -65,7 +84,9 @@ impl Observer {
     pub(super) fn start(client: Arc<SqlClient>, slot: String) -> Self {
         let (sender, latest) = watch::channel(None);
         let task = tokio::spawn(async move {
-            let mut ticks = interval(INTERVAL);
+            let is_frequent = crash_points::is_armed("frequent_bookmarks");
+            let every = if is_frequent { INTERVAL / 25 } else { INTERVAL };
+            let mut ticks = interval(every);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut is_failing = false;
             loop {
@@ -127,6 +148,11 @@ pub(crate) async fn read_slot_metrics(
         let text: Option<String> = row.try_get(column).map_err(failed)?;
         Ok(text.and_then(|text| text.parse().ok()))
     };
+    let xid = |column: usize| -> Result<Option<u64>, SourceError> {
+        let text: Option<String> = row.try_get(column).map_err(failed)?;
+        Ok(text.and_then(|text| text.parse().ok()))
+    };
+    let horizon = xid(8)?.zip(xid(9)?).zip(lsn(10)?);
     let end = lsn(0)?.unwrap_or_default();
     let behind = |lsn: Option<Lsn>| lsn.map_or(0, |lsn| end.bytes_since(lsn));
     let limit: Option<i64> = row.try_get(5).map_err(failed)?;
@@ -141,6 +167,7 @@ pub(crate) async fn read_slot_metrics(
         limit_bytes: limit.and_then(|limit| u64::try_from(limit).ok()),
         wal_status: wal_status.as_deref().map(excerpt),
         spilled_bytes: u64::try_from(spilled).unwrap_or_default(),
+        horizon: horizon.map(|((xmin, xmax), lsn)| Horizon { xmin, xmax, lsn }),
     };
     Ok(Some((figures, row.try_get(7).map_err(failed)?)))
 }

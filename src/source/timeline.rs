@@ -4,12 +4,27 @@
 
 use crate::lsn::Lsn;
 
+/// The timeline of a server, and those that it descends from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Timelines {
+    pub(super) current: u32,
+    /// The history file; `None` for the first timeline, or if the server has none.
+    pub(super) history: Option<String>,
+}
+
+impl Timelines {
+    /// Where that timeline ends in this server's history, if it descends from it.
+    pub(super) fn end_of(&self, timeline: u32) -> Option<Lsn> {
+        end_of(timeline, self.history.as_deref()?)
+    }
+}
+
 /// Where timeline `of` ends in a history file, if the file's timeline descends from it.
 ///
 /// A line is the id of a timeline, the LSN at which the next one begins, and a reason; a comment
 /// begins with `#`
 /// ([timeline.c](https://doxygen.postgresql.org/timeline_8c_source.html), `readTimeLineHistory`).
-pub(super) fn end_of(of: u32, history: &str) -> Option<Lsn> {
+fn end_of(of: u32, history: &str) -> Option<Lsn> {
     history.lines().map(str::trim).filter(|line| !line.starts_with('#')).find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let id: u32 = fields.next()?.parse().ok()?;

@@ -30,7 +30,8 @@ use crate::sink::{self, Callbacks, KafkaConfig, KafkaSource, Transactions};
 /// Timeout for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Timeout of one attempt to reach a broker: a refused login shows between two.
+/// Timeout of the first attempt to reach a broker, and twice that for each further one: a refused
+/// login shows between two.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long to wait for the next record while reading, before the deadline is looked at.
@@ -273,8 +274,9 @@ impl<W: Writer> Worker<W> {
     /// Whether the brokers know the topic.
     fn has_topic(&self, consumer: &BaseConsumer<Callbacks>) -> Result<bool, Failed> {
         let deadline = Instant::now() + STEP_TIMEOUT;
+        let mut attempt = ATTEMPT_TIMEOUT;
         let metadata = loop {
-            match consumer.fetch_metadata(Some(&self.topic), ATTEMPT_TIMEOUT) {
+            match consumer.fetch_metadata(Some(&self.topic), attempt) {
                 Ok(metadata) => break metadata,
                 Err(error) => {
                     if is_login_refused(consumer) {
@@ -284,6 +286,7 @@ impl<W: Writer> Worker<W> {
                     if Instant::now() >= deadline {
                         return Err(Some(failure(&error, &self.topic)));
                     }
+                    attempt = (attempt * 2).min(STEP_TIMEOUT);
                 }
             }
         };

@@ -8,6 +8,7 @@
 //!
 //! Only a transactional producer writes it: Kafka fences a former instance that still runs.
 
+mod delivered;
 mod kafka;
 mod record;
 
@@ -15,6 +16,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use self::delivered::{Bookmark, Delivered};
 pub use self::kafka::KafkaStateStore;
 pub use self::record::{State, StateKey, UnreadableState};
 

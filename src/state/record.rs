@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Delivered;
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 use crate::position::{Checkpoint, EventPosition};
@@ -65,6 +66,8 @@ pub struct State {
     /// Events that are not to be published, by `walpost skip`: those that are still to come, and the
     /// newest of those before. In order.
     pub skipped: Vec<EventPosition>,
+    /// Which rows are delivered, once that is known.
+    pub delivered: Option<Delivered>,
     /// A hash of what decides which transactions have events.
     pub layout: String,
     /// When it was written, in milliseconds since 1970.
@@ -94,6 +97,8 @@ struct Value {
     partial: Option<PartialValue>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skipped: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    delivered: Option<Delivered>,
     layout: String,
     at_ms: u64,
 }
@@ -145,6 +150,7 @@ impl State {
                 events: partial.ordinal,
             }),
             skipped: self.skipped.iter().map(ToString::to_string).collect(),
+            delivered: self.delivered.clone(),
             layout: self.layout.clone(),
             at_ms: self.at_ms,
         })
@@ -185,6 +191,7 @@ impl State {
             last: last.transpose()?,
             partial,
             skipped: skipped.collect::<Result<_, _>>()?,
+            delivered: value.delivered,
             layout: value.layout,
             at_ms: value.at_ms,
         })
@@ -204,6 +211,7 @@ mod tests {
             last,
             partial: None,
             skipped: Vec::new(),
+            delivered: None,
             layout: "l".to_owned(),
             at_ms: 7,
         }
@@ -220,7 +228,8 @@ mod tests {
         let event = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         for (last, partial) in [(None, None), (Some(last), None), (Some(last), Some(event))] {
             let skipped = partial.into_iter().collect();
-            let state = State { partial, skipped, ..state(last) };
+            let delivered = last.map(|last| Delivered::new(last.xid.into()));
+            let state = State { partial, skipped, delivered, ..state(last) };
             assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
         }
     }

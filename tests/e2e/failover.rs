@@ -2,8 +2,11 @@
 //! published and without.
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied};
+use walpost_bed::oracle::Verdict;
 use walpost_bed::writer::Writer;
-use walpost_bed::{Major, Postgres, Proxy, STANDBY_SLOT, Walpost, eventually};
+use walpost_bed::{Major, Postgres, Proxy, STANDBY_SLOT, Topics, Walpost, eventually, read_all};
+
+use super::state_topic::topic;
 
 const PROMOTED: &str = "the server was promoted";
 
@@ -56,11 +59,17 @@ impl Pair {
 
     /// The primary is killed, and the standby takes its place.
     async fn fail_over(self) -> (Fixture, Proxy) {
+        self.fail_over_to("SELECT 1").await
+    }
+
+    /// The same; the promoted server has executed that before walpost meets it.
+    async fn fail_over_to(self, sql: &str) -> (Fixture, Proxy) {
         let Self { mut fixture, proxy, standby } = self;
         proxy.refuse();
         proxy.cut();
         fixture.postgres.kill9().await;
         standby.promote().await;
+        standby.execute(sql).await;
         fixture.postgres = standby;
         proxy.point_at(fixture.postgres.port());
         proxy.restore();
@@ -74,12 +83,13 @@ async fn rows(fixture: &Fixture, count: u32) {
 }
 
 /// walpost goes on by itself, with all that both servers have.
-async fn continues(walpost: &Walpost, mark: (usize, usize), fixture: &Fixture) {
+async fn continues(walpost: &Walpost, mark: (usize, usize), fixture: &Fixture) -> Verdict {
     walpost.await_line_after(mark, PROMOTED, LONG_TIMEOUT).await;
     let writer = Writer::start(&fixture.postgres, 100);
     writer.commits(100).await;
-    fixture.judge_after(writer).await.assert_ok();
+    let verdict = fixture.judge_after(writer).await;
     assert!(walpost.pid().is_some());
+    verdict
 }
 
 async fn under_load(major: Major) {
@@ -92,7 +102,7 @@ async fn under_load(major: Major) {
     let (fixture, _proxy) = pair.fail_over().await;
     // Rows whose COMMIT did not return may be on either server.
     drop(writer);
-    continues(&walpost, mark, &fixture).await;
+    continues(&walpost, mark, &fixture).await.assert_ok();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,10 +122,14 @@ async fn stale(major: Major) {
     pair.synchronize(false).await;
     let copy = pair.copy().await;
     rows(&pair.fixture, 20).await;
-    assert!(pair.fixture.confirmed_flush().await > copy, "the copy is behind");
+    let copy = copy.expect("a position");
+    let behind = format!(
+        "SELECT confirmed_flush_lsn > '{copy}' FROM pg_replication_slots WHERE slot_name = 'walpost'"
+    );
+    assert_eq!(pair.fixture.postgres.query_text(&behind).await.as_deref(), Some("t"));
     let mark = walpost.mark();
     let (fixture, _proxy) = pair.fail_over().await;
-    continues(&walpost, mark, &fixture).await;
+    continues(&walpost, mark, &fixture).await.assert_exact();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,10 +168,104 @@ async fn failover_without_the_slot_or_with_lost_commits_ends_the_run() {
         .await;
         rows(&pair.fixture, 20).await;
         let before = pair.fixture.records().await.len();
-        let (fixture, _proxy) = pair.fail_over().await;
+        // Its WAL grows past what was published.
+        let others = format!(
+            "{}; CREATE TABLE other AS SELECT generate_series(1, 100000) AS i",
+            insert(7, 3)
+        );
+        let (fixture, _proxy) = pair.fail_over_to(&others).await;
         let (status, said) = ended(&walpost).await;
         assert_eq!(status, Some(3), "{said}");
         assert!(said.contains("the server was promoted from timeline 1 to 2"), "{said}");
         assert_eq!(fixture.records().await.len(), before, "nothing is published from it");
     }
+}
+
+const WAITS: &str = "is in use by server process";
+
+/// A waiting instance follows too, one that has never had the slot and one that had it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_that_wait_follow_a_failover() {
+    for had_it in [false, true] {
+        let pair = Pair::new(Major::V17, true, true).await;
+        let first = pair.fixture.run().await;
+        rows(&pair.fixture, 20).await;
+        let second = pair.fixture.command("run").start();
+        second.await_line(WAITS, SHORT_TIMEOUT).await;
+        pair.synchronize(true).await;
+        let (active, waiting) = if had_it {
+            first.pause();
+            let mark = second.mark();
+            let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication
+                        WHERE application_name = 'walpost'";
+            pair.fixture.postgres.execute(end).await;
+            second.await_line_after(mark, "streaming from PostgreSQL", LONG_TIMEOUT).await;
+            let mark = first.mark();
+            first.resume();
+            first.await_line_after(mark, WAITS, LONG_TIMEOUT).await;
+            (second, first)
+        } else {
+            (first, second)
+        };
+        rows(&pair.fixture, 20).await;
+        let (active_mark, waiting_mark) = (active.mark(), waiting.mark());
+        let (fixture, _proxy) = pair.fail_over().await;
+        eventually(LONG_TIMEOUT, "one of them streams", async || {
+            active.said_after(active_mark, "streaming from")
+                || waiting.said_after(waiting_mark, "streaming from")
+        })
+        .await;
+        for _ in 0..5 {
+            rows(&fixture, 20).await;
+        }
+        // Several looks of the one that waits.
+        let writer = Writer::start(&fixture.postgres, 50);
+        writer.commits(250).await;
+        assert!(active.pid().is_some(), "{:?}", active.stderr());
+        assert!(waiting.pid().is_some(), "{:?}", waiting.stderr());
+        active.kill9().await;
+        writer.commits(50).await;
+        fixture.judge_after(writer).await.assert_ok();
+    }
+}
+
+/// The position is one of the new timeline then: the old primary is not taken for the server.
+async fn with_a_state_topic(delivery: &str) {
+    let pair = Pair::new(Major::V17, false, true).await;
+    let state_topic = topic(&pair.fixture).await;
+    pair.fixture.adopt(&state_topic).await;
+    let arguments = ["--delivery", delivery, "--state-topic", &state_topic];
+    let walpost = pair.fixture.run_with(&arguments).await;
+    rows(&pair.fixture, 20).await;
+    pair.synchronize(false).await;
+    rows(&pair.fixture, 20).await;
+    let mark = walpost.mark();
+    let (fixture, _proxy) = pair.fail_over().await;
+    let verdict = continues(&walpost, mark, &fixture).await;
+    if delivery == "exactly-once" {
+        verdict.assert_exact();
+    } else {
+        verdict.assert_ok();
+    }
+    eventually(LONG_TIMEOUT, "the position is of the new timeline", async || {
+        let records = read_all(&fixture.bootstrap, Topics::named([state_topic.as_str()])).await;
+        let newest = records
+            .iter()
+            .rev()
+            .find(|record| record.key.as_deref().is_some_and(|key| key.starts_with(b"[\"state\"")));
+        newest
+            .and_then(|record| record.value.as_deref())
+            .is_some_and(|value| String::from_utf8_lossy(value).contains("\"timeline\":2"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_is_followed_with_a_state_topic() {
+    with_a_state_topic("at-least-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_is_followed_with_exactly_once_delivery() {
+    with_a_state_topic("exactly-once").await;
 }

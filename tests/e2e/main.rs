@@ -5,6 +5,8 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
+#[cfg(feature = "crash-points")]
+mod bookmark;
 mod catch_up;
 mod conversion_errors;
 mod dead_letters;

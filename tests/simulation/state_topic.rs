@@ -22,6 +22,7 @@ pub(crate) struct SimStore {
     orders: VecDeque<(u64, Order)>,
 }
 
+#[allow(clippy::large_enum_variant, reason = "there are few")]
 enum Order {
     Open,
     Write {
@@ -41,6 +42,7 @@ pub(crate) fn adopted(acked_upto: Lsn) -> State {
         last: None,
         partial: None,
         skipped: Vec::new(),
+        delivered: None,
         layout: String::new(),
         at_ms: 0,
     }

@@ -149,7 +149,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
         match &self.session.last {
             None => Resume::AtSlot { waited: standby.waited() },
             Some(last) => Resume::At {
-                identity: last.identity.clone(),
+                identity: ServerIdentity {
+                    // What was observed since then is on that one, which lacks nothing.
+                    timeline: standby.timeline().unwrap_or(last.identity.timeline),
+                    ..last.identity.clone()
+                },
                 fingerprint: standby.publication_fingerprint().cloned().unwrap_or_default(),
                 walsender: last.walsender,
                 confirmed: self.confirmable(),
@@ -180,7 +184,14 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         self.diagnostics.stats.session_began(session);
         self.diagnostics.stuck_stream.opened(session.flushed());
-        let identity = session.identity();
+        let (identity, timeline) = (session.identity(), session.timeline());
+        let known = self.session.last.as_ref().map(|last| last.identity.timeline);
+        if known.is_some_and(|known| known < timeline) {
+            tracing::warn!(
+                timeline,
+                "the server was promoted, and lacks nothing that walpost has received; continuing"
+            );
+        }
         self.session.last = Some(LastSession {
             identity: identity.clone(),
             publication_fingerprint: session.publication_fingerprint().clone(),
@@ -197,7 +208,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 slot,
                 %confirmed,
                 system_identifier = %identity.system_identifier,
-                timeline = identity.timeline,
+                timeline,
                 "streaming from PostgreSQL"
             );
         }

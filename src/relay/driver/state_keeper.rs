@@ -20,8 +20,10 @@ use crate::metrics::Metrics;
 use crate::position::Checkpoint;
 use crate::relay::backoff::{Backoff, backoff};
 use crate::relay::core::{CommitAt, Core};
-use crate::source::{Feed, ReceivedTransactions, SlotError, SourceError};
-use crate::state::{State, StateEvent, StateFailure, StateKey, StateStore, unix_ms};
+use crate::source::{Feed, Horizon, ReceivedTransactions, SlotError, SourceError};
+use crate::state::{
+    Bookmark, Delivered, State, StateEvent, StateFailure, StateKey, StateStore, unix_ms,
+};
 
 /// Minimum time between two writes while events are delivered.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
@@ -90,6 +92,8 @@ pub(super) struct StateKeeper {
     metrics: Arc<Metrics>,
     phase: Phase,
     key: Option<StateKey>,
+    /// A bookmark of this session whose position is not acknowledged yet.
+    pending: Option<Bookmark>,
     /// The newest durable record. Before the store is open: that of this process, if any.
     state: Option<State>,
     delays: Backoff,
@@ -146,6 +150,7 @@ impl StateKeeper {
             metrics,
             phase: Phase::Closed(now),
             key: None,
+            pending: None,
             state: None,
             delays: backoff(BACKOFF_LIMIT),
             not_reached: None,
@@ -161,6 +166,18 @@ impl StateKeeper {
     /// Everything that committed before this LSN may be confirmed.
     pub(super) fn covered(&self) -> Lsn {
         self.state.as_ref().map(|state| state.acked_upto).unwrap_or_default()
+    }
+
+    /// Takes a bookmark, if it is time for one.
+    pub(super) fn note_horizon(&mut self, horizon: Horizon) {
+        let Some(state) = &mut self.state else { return };
+        let at_ms = unix_ms();
+        let Horizon { xmin: below, xmax, lsn } = horizon;
+        // This session sends what they commit.
+        let delivered = state.delivered.get_or_insert_with(|| Delivered::new(xmax));
+        if self.pending.is_none() && delivered.is_due(at_ms) && below > delivered.from {
+            self.pending = Some(Bookmark { below, lsn, at_ms });
+        }
     }
 
     /// Waits for an event. Cancel-safe.
@@ -369,7 +386,13 @@ impl StateKeeper {
         self.write(State { acked_upto: flush_lsn, last, at_ms: unix_ms(), ..before.clone() });
     }
 
-    fn write(&mut self, state: State) {
+    fn write(&mut self, mut state: State) {
+        let acked = state.acked_upto;
+        if let Some(delivered) = &mut state.delivered
+            && let Some(bookmark) = self.pending.take_if(|pending| pending.lsn <= acked)
+        {
+            delivered.add(bookmark);
+        }
         self.store.write(&state);
         self.written_at = Instant::now();
         self.overdue_at = self.written_at + self.settings.commits.transaction_timeout();
@@ -438,7 +461,14 @@ impl StateKeeper {
         session: &F,
     ) -> Result<(), SlotError> {
         let topic = self.settings.topic.clone();
-        let timeline = session.identity().timeline;
+        let timeline = session.timeline();
+        if let Some(fork) = session.end_of_timeline(state.timeline)
+            && state.acked_upto > fork
+        {
+            let (found, known) = (timeline, state.timeline);
+            let published = state.acked_upto;
+            return Err(SlotError::LostInFailover { found, known, fork, published });
+        }
         if state.timeline > timeline {
             let known = format!("timeline {} of the server", state.timeline);
             return Err(SlotError::OtherState {

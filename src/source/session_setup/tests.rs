@@ -75,6 +75,14 @@ fn resume() -> impl Strategy<Value = Resume> {
     ]
 }
 
+/// The same history, or a standby that was promoted while walpost decoded on it.
+fn is_same(known: &ServerIdentity, found: &ServerIdentity) -> bool {
+    let is_promoted = known.timeline < found.timeline
+        && (&known.system_identifier, known.postmaster_start)
+            == (&found.system_identifier, found.postmaster_start);
+    known.has_history_of(found) || is_promoted
+}
+
 /// I12: no session is opened on another server, or beyond the end of its WAL, or of what a
 /// promoted server has of the former timeline.
 #[test]
@@ -88,12 +96,11 @@ fn reconnecting_requires_the_same_server_with_all_received_wal() {
         let same = match &resume {
             Resume::AtSlot { waited: None } => true,
             Resume::AtSlot { waited: Some(Waited { identity, confirmed, .. }) } => {
-                (identity.has_history_of(&found) || fork >= Some(*confirmed))
-                    && *confirmed <= flushed
+                (is_same(identity, &found) || fork >= Some(*confirmed)) && *confirmed <= flushed
             }
             Resume::At { identity, start, seen, .. } => {
                 let start = (*start).max(*seen);
-                (identity.has_history_of(&found) || fork >= Some(start)) && start <= flushed
+                (is_same(identity, &found) || fork >= Some(start)) && start <= flushed
             }
         };
         let facts = facts(Lsn::new(1), None);
@@ -111,8 +118,11 @@ fn reconnecting_requires_the_same_server_with_all_received_wal() {
 #[test]
 fn a_promotion_before_the_end_of_what_was_received_is_refused() {
     use crate::pgoutput::{Begin, Message, PgTimestamp};
-    let server =
-        |timeline| ServerIdentity { system_identifier: "1".into(), timeline, postmaster_start: 1 };
+    let server = |timeline: u32| ServerIdentity {
+        system_identifier: "1".into(),
+        timeline,
+        postmaster_start: i64::from(timeline),
+    };
     let mut received = crate::source::ReceivedTransactions::default();
     let (commit_lsn, commit_time) = (Lsn::new(30), PgTimestamp::from_micros(7));
     received.message(&Message::Begin(Begin { commit_lsn, commit_time, xid: 5 }), Lsn::ZERO);

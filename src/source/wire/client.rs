@@ -97,7 +97,12 @@ impl Connection {
         let rows = query::query(&mut self.ready, &format!("TIMELINE_HISTORY {timeline}")).await;
         let rows = match rows {
             Ok(rows) => rows,
-            Err(WireError::Server(_)) => return Ok(None),
+            // No such file, no such command (a server that only resembles PostgreSQL), or no right: all
+            // but a server that lacks resources or shuts down.
+            Err(WireError::Server(error)) if !error.is_passing() => {
+                tracing::debug!(%error, timeline, "no history of the timeline");
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         };
         let content = rows.first().and_then(|row| row.get(1)?.as_deref());

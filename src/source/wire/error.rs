@@ -70,6 +70,13 @@ impl ServerError {
         error
     }
 
+    /// Whether the same command may succeed later: the server lacks resources, or shuts down (classes
+    /// 53 and 57).
+    pub(crate) fn is_passing(&self) -> bool {
+        let class = self.sqlstate.as_ref().and_then(|state| state.as_str().get(..2));
+        class.is_some_and(|class| ["53", "57"].contains(&class))
+    }
+
     /// The message with its detail and hint, on one line.
     pub(crate) fn text(&self) -> String {
         let mut text = self.message.clone();

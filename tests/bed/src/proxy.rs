@@ -56,6 +56,8 @@ struct State {
     /// Where connections lead, one after the other in turn.
     targets: watch::Sender<Vec<SocketAddr>>,
     slowness: watch::Sender<Slowness>,
+    /// How many late requests were answered.
+    late: watch::Sender<u64>,
     /// What happens to the next request with this API key.
     disturbance: watch::Sender<Option<(i16, Disturbance)>>,
 }
@@ -91,6 +93,7 @@ impl Proxy {
             cuts: watch::Sender::new(0),
             targets: watch::Sender::new(Vec::new()),
             slowness: watch::Sender::new(Slowness::default()),
+            late: watch::Sender::new(0),
             disturbance: watch::Sender::new(None),
         });
         let shared = Arc::clone(&state);
@@ -157,6 +160,11 @@ impl Proxy {
         self.state.disturbance.send_replace(Some((api_key, how)));
         // An error says that the proxy is gone.
         let _ = self.state.disturbance.subscribe().wait_for(Option::is_none).await;
+    }
+
+    /// Waits until so many late requests were answered in all.
+    pub async fn late_answers(&self, count: u64) {
+        let _ = self.state.late.subscribe().wait_for(|answered| *answered >= count).await;
     }
 
     /// Lets all through again, first what was held back, and at full speed.
@@ -230,12 +238,16 @@ async fn passing(state: &State, lane: ConnectionDirection) {
 
 /// Sends a request on a connection of its own, which brokers without authentication accept, and
 /// waits for the reply.
-async fn send_late(target: SocketAddr, request: Vec<u8>, delay: Duration) {
+async fn send_late(
+    target: SocketAddr,
+    request: Vec<u8>,
+    delay: Duration,
+    answered: watch::Sender<u64>,
+) {
     sleep(delay).await;
     let Ok(mut server) = TcpStream::connect(target).await else { return };
-    if server.write_all(&request).await.is_ok() {
-        // The reply, or the end of the connection.
-        let _ = server.read_u8().await;
+    if server.write_all(&request).await.is_ok() && server.read_u8().await.is_ok() {
+        answered.send_modify(|count| *count += 1);
     }
 }
 
@@ -259,7 +271,8 @@ async fn pump(
                 match disturbance {
                     Some(Disturbance::LoseRequest) => return lost.notify_one(),
                     Some(Disturbance::LateRequest(delay)) => {
-                        tokio::spawn(send_late(target, buffer[..count].to_vec(), delay));
+                        let (request, answered) = (buffer[..count].to_vec(), state.late.clone());
+                        tokio::spawn(send_late(target, request, delay, answered));
                         return lost.notify_one();
                     }
                     _ => {}

@@ -171,6 +171,11 @@ impl Walpost {
         self.line_with(text, (0, 0)).is_some()
     }
 
+    /// Whether a line after the mark has this text.
+    pub fn said_after(&self, mark: (usize, usize), text: &str) -> bool {
+        self.line_with(text, mark).is_some()
+    }
+
     /// Where both outputs end now, for [`Walpost::await_line_after`].
     pub fn mark(&self) -> (usize, usize) {
         (self.stdout.kept().len(), self.stderr.kept().len())

@@ -93,6 +93,9 @@ async fn disturbed(report: CaseReport, api_key: i16) {
             .await
             .unwrap_or_else(|_| panic!("no such request: {:?}", walpost.stderr()));
     }
+    tokio::time::timeout(LONG_TIMEOUT, proxy.late_answers(2))
+        .await
+        .expect("both late requests arrive");
     writer.commits(30).await;
     report.exact(&scene.fixture.judge_after(writer).await);
     // The late reply may have been to a repeated request.

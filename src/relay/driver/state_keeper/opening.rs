@@ -26,12 +26,17 @@ impl<P: Source, S: Sink> Relay<P, S> {
         after_another: bool,
     ) -> Result<StateOpened, RelayError> {
         let Some(mut keeper) = self.state.take() else { return Ok(StateOpened::Ready) };
+        keeper.pending = None;
         if matches!(keeper.phase, Phase::Open | Phase::Writing(_)) && !after_another {
+            // The server may have been promoted since.
+            if let Some(state) = &mut keeper.state {
+                state.timeline = session.timeline();
+            }
             self.state = Some(keeper);
             return Ok(StateOpened::Ready);
         }
         keeper.close();
-        let opened = self.open_keeper(&mut keeper, session).await;
+        let opened = self.open_keeper(&mut keeper, session, after_another).await;
         match opened {
             Ok(Some(opened)) => {
                 if !matches!(opened, StateOpened::Ready) {
@@ -51,6 +56,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         &mut self,
         keeper: &mut StateKeeper,
         session: &mut P::Feed,
+        after_another: bool,
     ) -> Result<Option<StateOpened>, RelayError> {
         let key = StateKey {
             delivery_id: keeper.settings.delivery_id.clone(),
@@ -107,6 +113,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         // Later on the session itself compares with what this process has received; but in
         // exactly-once mode the position of another one may be confirmed too.
         let is_others = self.session.last.is_none()
+            || after_another
             || self.core.is_exactly_once() && state.acked_upto > keeper.covered();
         if is_others && state.layout == layout {
             session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
@@ -118,8 +125,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         keeper.own = [Some(id(&state)), None];
         keeper.state = Some(State {
             generation: state.generation + 1,
-            timeline: session.identity().timeline,
+            timeline: session.timeline(),
             cluster,
+            // Otherwise rows may not have been published while they were written.
+            delivered: state.delivered.filter(|_| state.layout == layout),
             layout,
             ..state
         });
