@@ -10,7 +10,7 @@ use super::{Exit, block_on, configuration, run};
 use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::recovery::{
-    Filter, Found, Inserted, Replay, RowReplayError, Selection, publisher_warnings,
+    Filter, Found, Inserted, Manner, Replay, RowReplayError, Selection, publisher_warnings,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 
@@ -27,15 +27,14 @@ pub(super) fn command(arguments: ReplayArguments) -> Exit {
         if id.is_empty() { Selection::Times { since, until } } else { Selection::Ids(id) };
     let filter =
         Filter { aggregate_type: arguments.aggregate_type, aggregate_id: arguments.aggregate_id };
-    let replay = Replay {
+    let mut replay = Replay {
         selection,
         filter,
         time_column: arguments.time_column,
         order_by: arguments.order_by,
-        new_ids: arguments.new_ids,
-        mark: arguments.mark,
+        manner: Manner { new_ids: arguments.new_ids, mark: arguments.mark },
     };
-    match block_on(replay_rows(&config, &replay, arguments.apply)) {
+    match block_on(replay_rows(&config, &mut replay, arguments.apply)) {
         Ok(()) => Exit::Ok,
         Err(exit) => exit,
     }
@@ -46,7 +45,7 @@ fn failed(error: &RowReplayError) -> Exit {
     Exit::Failure
 }
 
-async fn replay_rows(config: &Config, replay: &Replay, apply: bool) -> Result<(), Exit> {
+async fn replay_rows(config: &Config, replay: &mut Replay, apply: bool) -> Result<(), Exit> {
     let invalid = |error: String| {
         complain(&error);
         Exit::Config
@@ -85,7 +84,7 @@ async fn replay_rows(config: &Config, replay: &Replay, apply: bool) -> Result<()
 
 /// What `--apply` does, and what consumers make of it.
 fn consequence(replay: &Replay) -> &'static str {
-    if replay.new_ids {
+    if replay.manner.new_ids {
         "they are copied with new ids, and `walpost run` publishes the copies; consumers take them \
          for other events"
     } else {
@@ -133,7 +132,7 @@ async fn insert_again(client: &SqlClient, replay: &Replay, found: &[Found]) -> R
             exit = Err(Exit::Failure);
         }
         if !inserted.is_complete {
-            complain(&rest(one, &inserted));
+            complain(&rest(&replay.selection, one, &inserted));
             exit = Err(Exit::Failure);
         }
     }
@@ -141,9 +140,9 @@ async fn insert_again(client: &SqlClient, replay: &Replay, found: &[Found]) -> R
 }
 
 /// How to continue with a table that was not completed.
-fn rest(found: &Found, inserted: &Inserted) -> String {
+fn rest(selection: &Selection, found: &Found, inserted: &Inserted) -> String {
     let table = found.table();
-    match (&found.selection, &inserted.last) {
+    match (selection, &inserted.last) {
         (Selection::Ids(_), None) => format!("the rest: --table {table}, with all ids"),
         (Selection::Ids(_), Some((id, _))) => {
             format!("the rest: --table {table}, with the ids that come after {id} by time")

@@ -19,7 +19,7 @@ use super::args::TailArguments;
 use super::{Exit, block_on, complain, logged};
 use crate::assembly;
 use crate::config::{Config, ConfigError, Environment};
-use crate::excerpt::{excerpt, is_harmless};
+use crate::excerpt::is_harmless;
 use crate::ledger::Seq;
 use crate::outlet::{Outlet, ProduceError};
 use crate::pgoutput;
@@ -137,8 +137,7 @@ async fn peek(
     let tables = limit.on(published).await??;
     core.connected(confirmed, &tables);
     let failed = |error: tokio_postgres::Error| {
-        let cause =
-            error.as_db_error().map_or_else(|| error.to_string(), |error| excerpt(error.message()));
+        let cause = source::said(&error);
         TailError::Query(format!("cannot peek at slot \"{}\": {cause}", source.slot))
     };
     let publication = escape_identifier(&source.publication);

@@ -2,8 +2,8 @@
 
 use tokio_postgres::error::SqlState;
 
-use crate::excerpt::excerpt;
 use crate::outbox::TableName;
+use crate::source::said;
 
 /// Why events cannot be published again. What was inserted before stays.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ pub(crate) enum RowReplayError {
     #[error("another `walpost replay` works on {0}: wait for its end")]
     Busy(TableName),
     /// Any other error of PostgreSQL.
-    #[error("{doing}{}: {}", on(.table.as_ref()), said(source))]
+    #[error("{doing}{}: {}", on(.table.as_ref()), advised(source))]
     Database {
         /// The operation.
         doing: &'static str,
@@ -96,28 +96,27 @@ fn on(table: Option<&TableName>) -> String {
     table.map(|table| format!(" of {table}")).unwrap_or_default()
 }
 
-/// PostgreSQL's message, or the client library's if there is none.
-fn said(error: &tokio_postgres::Error) -> String {
-    let Some(error) = error.as_db_error() else { return error.to_string() };
-    let message = excerpt(error.message());
-    match *error.code() {
-        SqlState::INSUFFICIENT_PRIVILEGE => {
+/// PostgreSQL's message, with the remedy.
+fn advised(error: &tokio_postgres::Error) -> String {
+    let message = said(error);
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             format!("{message}; connect as the table's owner, with --source")
         }
-        SqlState::LOCK_NOT_AVAILABLE => {
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => {
             format!("{message}; another session has its rows: see pg_blocking_pids, and try again")
         }
         _ => message,
     }
 }
 
-/// An error of a query about a table.
+/// An error of a query, about that table if there is one.
 pub(super) fn database(
-    table: &TableName,
+    table: Option<&TableName>,
     doing: &'static str,
 ) -> impl Fn(tokio_postgres::Error) -> RowReplayError + use<> {
-    let table = table.clone();
-    move |source| RowReplayError::Database { doing, table: Some(table.clone()), source }
+    let table = table.cloned();
+    move |source| RowReplayError::Database { doing, table: table.clone(), source }
 }
 
 /// Whether the text of an id is none of the column's type.

@@ -7,4 +7,4 @@ mod replayed_table;
 
 pub(crate) use error::RowReplayError;
 pub(crate) use replay::{Found, Inserted, Replay, publisher_warnings};
-pub(crate) use replay_sql::{Filter, Selection};
+pub(crate) use replay_sql::{Filter, Manner, Selection};

@@ -38,10 +38,8 @@ pub(crate) struct Replay {
     pub(crate) time_column: Option<String>,
     /// The column by which the events are ordered; `None`: by time.
     pub(crate) order_by: Option<String>,
-    /// The rows get new ids, and the old ones stay.
-    pub(crate) new_ids: bool,
-    /// Their headers get a member that says that it is a replay.
-    pub(crate) mark: bool,
+    /// How their rows are inserted.
+    pub(crate) manner: Manner,
 }
 
 /// What became of the rows of a table.
@@ -61,8 +59,6 @@ pub(crate) struct Inserted {
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     table: ReplayedTable,
-    /// With its times resolved.
-    pub(crate) selection: Selection,
     /// How many rows are chosen.
     pub(crate) rows: u64,
     /// The times of the first and the last one.
@@ -70,27 +66,27 @@ pub(crate) struct Found {
 }
 
 impl Replay {
-    /// What it would insert again; changes nothing.
+    /// What it would insert again; changes nothing. Fixes the times of the selection.
     pub(crate) async fn find(
-        &self,
+        &mut self,
         client: &Client,
         tables: &[TableName],
         (names, needs): (&ColumnNames, Needs),
     ) -> Result<Vec<Found>, RowReplayError> {
+        // Times are written as text and read again. Others wait behind a session that waits for a lock.
+        let set = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET lock_timeout = '10s'";
+        client.batch_execute(set).await.map_err(database(None, "preparing the session"))?;
+        self.selection = resolved(client, &self.selection).await?;
         let mut all = Vec::with_capacity(tables.len());
         for name in tables {
-            // Times are written as text and read again. Others wait behind a session that waits for a
-            // lock.
-            let set = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET lock_timeout = '10s'";
-            client.batch_execute(set).await.map_err(database(name, "preparing the session"))?;
             let (time, order) = (self.time_column.as_deref(), self.order_by.as_deref());
-            let wish = Wish { names, time, order, deletes: !self.new_ids };
+            let wish = Wish { names, time, order, deletes: !self.manner.new_ids };
             let table = ReplayedTable::read(client, name, wish).await?;
-            if self.mark && !needs.used.contains(Role::Headers) {
+            if self.manner.mark && !needs.used.contains(Role::Headers) {
                 return Err(RowReplayError::NoHeaders(name.clone()));
             }
             // What the statement needs, before anything is changed.
-            insert(&table, &self.selection, &self.filter, self.manner(), Vec::new())?;
+            insert(&table, &self.selection, &self.filter, self.manner, Vec::new())?;
             all.push(self.find_in(client, table, tables.len() > 1).await?);
         }
         if let Selection::Ids(ids) = &self.selection {
@@ -106,9 +102,8 @@ impl Replay {
         table: ReplayedTable,
         is_one_of_several: bool,
     ) -> Result<Found, RowReplayError> {
-        let failed = database(&table.name, "counting the rows");
-        let selection = resolved(client, &table, &self.selection).await?;
-        let sql = count(&table, &selection, &self.filter)?;
+        let failed = database(Some(&table.name), "counting the rows");
+        let sql = count(&table, &self.selection, &self.filter)?;
         let row = match query(client, &sql).await {
             Err(error) if is_one_of_several && is_no_such_id(&error) => None,
             answer => answer.map_err(&failed)?,
@@ -118,11 +113,7 @@ impl Replay {
             counted.transpose().map_err(&failed)?;
         let (rows, first, last) = counted.unwrap_or_default();
         let rows = u64::try_from(rows).unwrap_or_default();
-        Ok(Found { table, selection, rows, times: first.zip(last) })
-    }
-
-    fn manner(&self) -> Manner {
-        Manner { new_ids: self.new_ids, mark: self.mark }
+        Ok(Found { table, rows, times: first.zip(last) })
     }
 
     /// Inserts the found rows again, counts them in `inserted`, and calls `report` after each
@@ -134,15 +125,15 @@ impl Replay {
         inserted: &mut Inserted,
         mut report: impl FnMut(u64) -> bool,
     ) -> Result<(), RowReplayError> {
-        let Found { table, selection, .. } = found;
-        let failed = database(&table.name, "listing the rows");
+        let Found { table, .. } = found;
+        let failed = database(Some(&table.name), "listing the rows");
         let lock =
             "SELECT pg_catalog.pg_try_advisory_lock($1, $2::pg_catalog.oid::pg_catalog.int4)";
         let row = client.query_one(lock, &[&LOCK, &table.oid]).await.map_err(&failed)?;
         if !row.try_get::<_, bool>(0).map_err(&failed)? {
             return Err(RowReplayError::Busy(table.name.clone()));
         }
-        let sql = list(table, selection, &self.filter, CURSOR)?;
+        let sql = list(table, &self.selection, &self.filter, CURSOR)?;
         client.execute(&sql.text, &sql.parameters()).await.map_err(&failed)?;
         let fetch = format!("FETCH {CHUNK} FROM {CURSOR}");
         loop {
@@ -175,9 +166,9 @@ impl Replay {
         found: &Found,
         ids: Vec<String>,
     ) -> Result<u64, RowReplayError> {
-        let Found { table, selection, .. } = found;
-        let failed = database(&table.name, "inserting the rows again");
-        let sql = insert(table, selection, &self.filter, self.manner(), ids)?;
+        let Found { table, .. } = found;
+        let failed = database(Some(&table.name), "inserting the rows again");
+        let sql = insert(table, &self.selection, &self.filter, self.manner, ids)?;
         client.batch_execute("BEGIN").await.map_err(&failed)?;
         let counted = query(client, &sql)
             .await
@@ -229,18 +220,13 @@ async fn query(client: &Client, sql: &Sql) -> Result<Option<Row>, tokio_postgres
 
 /// The same with fixed times: `now` would be another time at each use, and rows that are inserted
 /// meanwhile are published anyway.
-async fn resolved(
-    client: &Client,
-    table: &ReplayedTable,
-    selection: &Selection,
-) -> Result<Selection, RowReplayError> {
+async fn resolved(client: &Client, selection: &Selection) -> Result<Selection, RowReplayError> {
     let Selection::Times { since, until } = selection else { return Ok(selection.clone()) };
     let sql = "SELECT coalesce($1::pg_catalog.text::pg_catalog.timestamptz, '-infinity')::pg_catalog.text,
                 coalesce($2::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.now())::pg_catalog.text";
     let row = client.query_one(sql, &[since, until]).await;
     let times = row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    let failed = database(&table.name, "reading --since and --until, for the times");
-    let (since, until) = times.map_err(failed)?;
+    let (since, until) = times.map_err(database(None, "reading --since and --until"))?;
     Ok(Selection::Times { since: Some(since), until: Some(until) })
 }
 
@@ -248,9 +234,8 @@ async fn resolved(
 async fn require_all(client: &Client, all: &[Found], ids: &[String]) -> Result<(), RowReplayError> {
     let mut missing: Vec<&String> = ids.iter().collect();
     for Found { table, .. } in all {
-        let failed = database(&table.name, "looking for the ids");
-        let (id, kind) =
-            (postgres_protocol::escape::escape_identifier(&table.id.name), &table.id.kind);
+        let failed = database(Some(&table.name), "looking for the ids");
+        let (id, kind) = (table.id.quoted(), &table.id.kind);
         let sql = format!(
             "SELECT w.id FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
               WHERE EXISTS (SELECT FROM {} AS o WHERE o.{id} = w.id::{kind})",

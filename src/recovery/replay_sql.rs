@@ -1,6 +1,5 @@
 //! The SQL of a replay: which rows, in which order, and the statement that inserts some of them again.
 
-use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::types::ToSql;
 
 use super::error::RowReplayError;
@@ -31,11 +30,11 @@ pub(crate) struct Filter {
 
 /// How rows are inserted again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Manner {
+pub(crate) struct Manner {
     /// The rows get new ids, and the old ones stay.
-    pub(super) new_ids: bool,
+    pub(crate) new_ids: bool,
     /// The headers say that it is a replay.
-    pub(super) mark: bool,
+    pub(crate) mark: bool,
 }
 
 /// Member of the headers that marks a replayed event.
@@ -68,14 +67,10 @@ impl Sql {
     }
 }
 
-fn quoted(column: &Column) -> String {
-    escape_identifier(&column.name)
-}
-
 /// A column's time with its zone: without one it is UTC.
-pub(super) fn shown(time: &Column) -> String {
-    let name = quoted(time);
-    if time.kind.contains("without") {
+fn shown(time: &Column) -> String {
+    let name = time.quoted();
+    if time.is_without_zone() {
         format!("(o.{name} AT TIME ZONE 'UTC')")
     } else {
         format!("o.{name}")
@@ -89,19 +84,19 @@ fn condition(
     filter: &Filter,
     sql: &mut Sql,
 ) -> Result<String, RowReplayError> {
-    let mut parts = vec![format!("o.{} IS NOT NULL", quoted(&table.id))];
+    let mut parts = vec![format!("o.{} IS NOT NULL", table.id.quoted())];
     if let Selection::Times { since, until } = selection {
         let time = table.time.as_ref().ok_or_else(|| RowReplayError::NoTime(table.name.clone()))?;
         let mut bound = |value: &Option<String>| {
             let value = sql.text(value.clone());
             // On the column's own type, so that an index serves.
-            if time.kind.contains("without") {
+            if time.is_without_zone() {
                 format!("({value}::pg_catalog.timestamptz AT TIME ZONE 'UTC')")
             } else {
                 format!("{value}::pg_catalog.timestamptz")
             }
         };
-        let (since, until, name) = (bound(since), bound(until), quoted(time));
+        let (since, until, name) = (bound(since), bound(until), time.quoted());
         parts.push(format!("o.{name} >= {since} AND o.{name} < {until}"));
     }
     let filters = [
@@ -115,7 +110,7 @@ fn condition(
             return Err(RowReplayError::NoColumn { table, what });
         };
         let value = sql.text(Some(value.clone()));
-        parts.push(format!("o.{}::pg_catalog.text = {value}", quoted(column)));
+        parts.push(format!("o.{}::pg_catalog.text = {value}", column.quoted()));
     }
     Ok(parts.join(" AND "))
 }
@@ -130,7 +125,7 @@ fn chosen(
     let name = &table.name;
     Ok(match selection {
         Selection::Ids(ids) => {
-            let (ids, id, kind) = (sql.texts(ids.clone()), quoted(&table.id), &table.id.kind);
+            let (ids, id, kind) = (sql.texts(ids.clone()), table.id.quoted(), &table.id.kind);
             let chosen = condition(table, selection, filter, sql)?;
             format!(
                 "FROM pg_catalog.unnest({ids}) WITH ORDINALITY AS w (id, n)
@@ -175,8 +170,8 @@ pub(super) fn list(
     let chosen = chosen(table, selection, filter, &mut sql)?;
     let time = table.time.as_ref().map(shown);
     let shown = time.clone().unwrap_or_else(|| "NULL".to_owned());
-    let id = quoted(&table.id);
-    let order = table.order.iter().map(|order| format!("o.{}", quoted(order)));
+    let id = table.id.quoted();
+    let order = table.order.iter().map(|order| format!("o.{}", order.quoted()));
     let order = order.chain(time.map(|time| format!("{time} NULLS FIRST")));
     let last = match selection {
         Selection::Ids(_) => "w.n".to_owned(),
@@ -203,7 +198,7 @@ fn inserted(
         return Err(RowReplayError::NoNewIds(table.name.clone()));
     }
     for column in &table.columns {
-        let name = quoted(column);
+        let name = column.quoted();
         let value = if manner.new_ids && *column == table.id {
             match column {
                 _ if column.has_default || column.is_identity => continue,
@@ -243,7 +238,7 @@ pub(super) fn insert(
 ) -> Result<Sql, RowReplayError> {
     let mut sql = Sql::default();
     let (names, values) = inserted(table, manner)?;
-    let (wanted, id, kind, name) = (sql.texts(ids), quoted(&table.id), &table.id.kind, &table.name);
+    let (wanted, id, kind, name) = (sql.texts(ids), table.id.quoted(), &table.id.kind, &table.name);
     // An update may have changed it meanwhile.
     let chosen = condition(table, selection, filter, &mut sql)?;
     let taken = if manner.new_ids {

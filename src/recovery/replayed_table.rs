@@ -1,5 +1,6 @@
 //! A table whose rows are to be inserted again, and what speaks against it.
 
+use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::{Client, Row};
 
 use super::error::{RowReplayError, database};
@@ -105,6 +106,16 @@ impl Column {
         })
     }
 
+    /// Its name in SQL.
+    pub(super) fn quoted(&self) -> String {
+        escape_identifier(&self.name)
+    }
+
+    /// Whether its times have no zone, and so are UTC.
+    pub(super) fn is_without_zone(&self) -> bool {
+        self.kind == "timestamp without time zone"
+    }
+
     /// Whether it has a time of known zone: without one it is UTC, as in records.
     pub(super) fn is_time(&self) -> bool {
         ["timestamp with time zone", "timestamp without time zone"].contains(&self.kind.as_str())
@@ -126,7 +137,7 @@ impl ReplayedTable {
         name: &TableName,
         wish: Wish<'_>,
     ) -> Result<Self, RowReplayError> {
-        let failed = |error| database(name, "looking at the table")(error);
+        let failed = |error| database(Some(name), "looking at the table")(error);
         let row = client.query_opt(TABLE, &[&name.schema, &name.name]).await.map_err(failed)?;
         let row = row.ok_or_else(|| RowReplayError::NoTable(name.clone()))?;
         let fact = |index: usize| row.try_get::<_, bool>(index).map_err(failed);

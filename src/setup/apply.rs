@@ -11,9 +11,8 @@ use tokio_postgres::{Client, Row};
 
 use super::managed_service::Hosting;
 use super::sql::{InitPlan, Object, Part};
-use crate::excerpt::excerpt;
 use crate::outbox::TableName;
-use crate::source::{self, Limit, Silent, log_if_slow};
+use crate::source::{self, Limit, Silent, log_if_slow, said};
 
 /// How long a statement may wait for locks.
 const LOCK_LIMIT: Duration = Duration::from_secs(300);
@@ -172,11 +171,6 @@ fn instead(object: &Object, user: &str, service: Hosting) -> String {
         }
         _ => String::new(),
     }
-}
-
-/// PostgreSQL's message, or the client library's if there is none.
-fn said(error: &tokio_postgres::Error) -> String {
-    error.as_db_error().map_or_else(|| error.to_string(), |error| excerpt(error.message()))
 }
 
 fn database(doing: &str) -> impl FnOnce(tokio_postgres::Error) -> InitError {

@@ -7,7 +7,7 @@ use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
 use super::slot_error::SlotError;
 use super::wire::WireError;
-use crate::excerpt::{at_most, line};
+use crate::excerpt::{at_most, excerpt, line};
 use crate::lsn::Lsn;
 
 /// A failure of the source, by its consequence. Any variant may contain text from the server: it is
@@ -301,6 +301,11 @@ impl From<ConnectError> for SourceError {
             | ConnectError::Protocol { .. } => Self::Lost(text),
         }
     }
+}
+
+/// PostgreSQL's message, or the client library's if there is none.
+pub(crate) fn said(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(|| error.to_string(), |error| excerpt(error.message()))
 }
 
 /// The error's text followed by those of its causes.

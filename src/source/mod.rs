@@ -60,6 +60,7 @@ pub(crate) use connection::deadline::{Limit, log_if_slow};
 pub(crate) use connection::error::{ConnectError, TlsFault};
 pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
+pub(crate) use error::said;
 pub use error::{Holder, HolderKind, PublicationChange, SourceError};
 pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
 pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};

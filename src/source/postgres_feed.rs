@@ -114,7 +114,7 @@ impl Feed for PostgresFeed {
     }
 
     fn timeline(&self) -> u32 {
-        self.base().timelines.current
+        self.base().identity.timeline
     }
 
     fn end_of_timeline(&self, timeline: u32) -> Option<Lsn> {

@@ -232,10 +232,11 @@ pub(super) async fn identify(
         postmaster_start: instance::postmaster_start(&started)?,
     };
     reached.require_identity(&identity)?;
-    let mut timelines = Timelines { current: identity.timeline, history: None };
-    if identity.timeline > 1 {
-        timelines.history = client.timeline_history(identity.timeline).await.map_err(failed)?;
-    }
+    let timelines = Timelines(if identity.timeline > 1 {
+        client.timeline_history(identity.timeline).await.map_err(failed)?
+    } else {
+        None
+    });
     let fork = known_server(resume)
         .filter(|known| identity.may_descend_from(known))
         .and_then(|known| timelines.end_of(known.timeline));

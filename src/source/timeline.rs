@@ -4,18 +4,14 @@
 
 use crate::lsn::Lsn;
 
-/// The timeline of a server, and those that it descends from.
+/// The history file of a server's timeline; `None` for the first timeline, or if the server has none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Timelines {
-    pub(super) current: u32,
-    /// The history file; `None` for the first timeline, or if the server has none.
-    pub(super) history: Option<String>,
-}
+pub(super) struct Timelines(pub(super) Option<String>);
 
 impl Timelines {
     /// Where that timeline ends in this server's history, if it descends from it.
     pub(super) fn end_of(&self, timeline: u32) -> Option<Lsn> {
-        end_of(timeline, self.history.as_deref()?)
+        end_of(timeline, self.0.as_deref()?)
     }
 }
 

@@ -1,13 +1,11 @@
 //! Exactly-once delivery: a consumer of committed records reads each committed row once, in order,
 //! whatever is killed or frozen.
 
-use std::os::unix::process::ExitStatusExt as _;
-
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use walpost_bed::fixture::{AGREES, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{ExactlyOnce, Kfake, eventually};
+use walpost_bed::{ExactlyOnce, Kfake, assert_aborts};
 
 use super::{STATE_TOPIC, fixture, write_all_sizes};
 
@@ -68,9 +66,8 @@ async fn kills_at_each_step_of_a_transaction_repeat_nothing() {
             let armed = format!("{point}={passed}*off->return");
             let walpost = once.command().env("FAILPOINTS", &armed).start();
             write_all_sizes(&once.fixture).await;
-            let status = walpost.wait(LONG_TIMEOUT).await;
-            let signal = status.and_then(|status| status.signal());
-            assert_eq!(signal, Some(6), "{armed}: {:?}", walpost.stderr());
+            println!("{armed}");
+            assert_aborts(&walpost).await;
         }
     }
     let walpost = once.run().await;
@@ -86,8 +83,7 @@ async fn transaction_of_a_killed_walpost_is_aborted_by_the_next_one() {
     once.fixture.postgres.execute(&insert(3000, 7)).await;
     // After the claim's commit, before that of the rows.
     let walpost = once.command().env("FAILPOINTS", "state_acknowledged=1*off->return").start();
-    let status = walpost.wait(LONG_TIMEOUT).await;
-    assert_eq!(status.and_then(|status| status.signal()), Some(6), "{:?}", walpost.stderr());
+    assert_aborts(&walpost).await;
     assert!(appended(&once).await >= 3000);
     assert_eq!(once.fixture.records().await, [], "nothing is committed");
     let walpost = once.run().await;
@@ -104,8 +100,7 @@ async fn transaction_above_the_limit_is_resumed_inside() {
     let small = || once.command().env("WALPOST_DELIVERY_TRANSACTION_BYTES", "64KiB");
     once.fixture.postgres.execute(&insert(4000, 7)).await;
     let walpost = small().env("FAILPOINTS", "produced=2500*off->return").start();
-    let status = walpost.wait(LONG_TIMEOUT).await;
-    assert_eq!(status.and_then(|status| status.signal()), Some(6), "{:?}", walpost.stderr());
+    assert_aborts(&walpost).await;
     let published = once.fixture.records().await.len();
     assert!(published > 0 && published < 4000, "a part is committed: {published}");
     let walpost = small().start();
@@ -117,25 +112,7 @@ async fn transaction_above_the_limit_is_resumed_inside() {
 #[ignore = "wants Go and fetches modules: make other-kafka"]
 async fn frozen_instance_publishes_nothing_after_another_took_over() {
     let kfake = Kfake::start().await;
-    let once = exactly_once(&kfake).await;
-    let first = once.run().await;
-    let writer = Writer::start(&once.fixture.postgres, 300);
-    let second = once.command().start();
-    second.await_line("waiting for it", SHORT_TIMEOUT).await;
-    writer.commits(40).await;
-    first.pause();
-    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-               WHERE application_name LIKE 'walpost%' AND pid IN \
-               (SELECT pid FROM pg_stat_replication UNION SELECT pid FROM pg_locks \
-                WHERE locktype = 'advisory')";
-    once.fixture.postgres.execute(end).await;
-    eventually(LONG_TIMEOUT, "the second one publishes", async || second.said(AGREES)).await;
-    writer.commits(40).await;
-    first.resume();
-    writer.commits(40).await;
-    once.fixture.judge_after(writer).await.assert_exact();
-    stop(first).await;
-    stop(second).await;
+    exactly_once(&kfake).await.frozen_instance_repeats_nothing(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

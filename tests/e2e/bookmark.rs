@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use tokio_postgres::Client;
 use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Major, Postgres, Topics, eventually, read_all};
+use walpost_bed::{Major, Postgres, eventually};
 
-use super::state_topic::topic;
+use super::state_topic::{newest_state, topic};
 
 /// A row of its own aggregate: nothing else shares its key.
 fn row(key: &str) -> String {
@@ -27,10 +27,7 @@ fn with_savepoints(key: &str) -> String {
 
 /// The transactions whose rows are delivered, as the newest record in the state topic has them.
 async fn bookmark(fixture: &Fixture, topic: &str) -> Option<(u64, u64)> {
-    let records = read_all(&fixture.bootstrap, Topics::named([topic])).await;
-    let is_state = |key: &[u8]| key.starts_with(b"[\"state\"");
-    let newest = records.iter().rev().find(|record| record.key.as_deref().is_some_and(is_state))?;
-    let state: serde_json::Value = serde_json::from_slice(newest.value.as_deref()?).ok()?;
+    let state = newest_state(fixture, topic).await?;
     let delivered = &state["delivered"];
     Some((delivered["from"].as_u64()?, delivered["bookmarks"][0]["below"].as_u64()?))
 }

@@ -1,11 +1,9 @@
 //! Exactly-once delivery: a consumer of committed records reads each committed row once, in order,
 //! whatever is killed or frozen. All consumers of the bed read committed records only.
 
-use std::os::unix::process::ExitStatusExt as _;
-
 use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{ExactlyOnce, Kafka, Major, Postgres, eventually};
+use walpost_bed::{ExactlyOnce, Kafka, Major, Postgres, assert_aborts, eventually};
 
 use super::catch_up::{IN_BATCHES, STREAMING, one_by_one, transactions};
 use super::state_topic::topic;
@@ -49,9 +47,8 @@ async fn clean_restarts_and_kills_repeat_nothing() {
             let armed = format!("{point}={passed}*off->return");
             let walpost = once.command().env("FAILPOINTS", &armed).start();
             write_all_sizes(&once.fixture).await;
-            let status = walpost.wait(LONG_TIMEOUT).await;
-            let signal = status.and_then(|status| status.signal());
-            assert_eq!(signal, Some(6), "{armed}: {:?}", walpost.stderr());
+            println!("{armed}");
+            assert_aborts(&walpost).await;
         }
     }
     let walpost = once.run().await;
@@ -97,27 +94,7 @@ async fn lost_sessions_under_load_repeat_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_instance_publishes_nothing_after_another_took_over() {
-    let once = exactly_once().await;
-    let first = once.run().await;
-    let writer = Writer::start(&once.fixture.postgres, 300);
-    let second = once.command().start();
-    second.await_line("waiting for it", SHORT_TIMEOUT).await;
-    for _ in 0..3 {
-        writer.commits(40).await;
-        first.pause();
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                   WHERE application_name LIKE 'walpost%' AND pid IN \
-                   (SELECT pid FROM pg_stat_replication UNION SELECT pid FROM pg_locks \
-                    WHERE locktype = 'advisory')";
-        once.fixture.postgres.execute(end).await;
-        eventually(LONG_TIMEOUT, "the second one publishes", async || second.said(AGREES)).await;
-        writer.commits(40).await;
-        first.resume();
-        writer.commits(40).await;
-    }
-    once.fixture.judge_after(writer).await.assert_exact();
-    stop(first).await;
-    stop(second).await;
+    exactly_once().await.frozen_instance_repeats_nothing(3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,8 +105,7 @@ async fn transaction_above_the_limit_is_split_and_resumed_inside() {
         once.fixture.postgres.execute(&insert(4000, 7)).await;
         let armed = format!("produced={before}*off->return");
         let walpost = small().env("FAILPOINTS", &armed).start();
-        let status = walpost.wait(LONG_TIMEOUT).await;
-        assert_eq!(status.and_then(|status| status.signal()), Some(6), "{:?}", walpost.stderr());
+        assert_aborts(&walpost).await;
         let published = once.fixture.records().await.len();
         assert!(published % 4000 > 0, "a part is committed: {published}");
     }

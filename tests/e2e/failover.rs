@@ -4,9 +4,9 @@
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied};
 use walpost_bed::oracle::Verdict;
 use walpost_bed::writer::Writer;
-use walpost_bed::{Major, Postgres, Proxy, STANDBY_SLOT, Topics, Walpost, eventually, read_all};
+use walpost_bed::{Kafka, Major, Postgres, Proxy, STANDBY_SLOT, Walpost, eventually};
 
-use super::state_topic::topic;
+use super::state_topic::{newest_state, topic};
 
 const PROMOTED: &str = "the server was promoted";
 
@@ -23,10 +23,8 @@ impl Pair {
     async fn new(major: Major, sync_slots: bool, waits: bool) -> Self {
         let postgres = Postgres::builder(major).own_identity().start().await;
         let standby = postgres.start_standby(Postgres::builder(major), sync_slots).await;
-        let mut fixture = Fixture::bare(postgres, &walpost_bed::Kafka::shared().await.bootstrap());
-        fixture.init(&["--failover"]).await;
-        let number = "ALTER TABLE public.outbox ADD COLUMN n bigserial";
-        fixture.postgres.execute(number).await;
+        let bootstrap = Kafka::shared().await.bootstrap();
+        let mut fixture = Fixture::over_server(postgres, &bootstrap, &["--failover"]).await;
         if waits {
             let set = format!("ALTER SYSTEM SET synchronized_standby_slots = '{STANDBY_SLOT}'");
             fixture.postgres.execute(&set).await;
@@ -82,7 +80,7 @@ async fn rows(fixture: &Fixture, count: u32) {
     fixture.confirmed(LONG_TIMEOUT).await;
 }
 
-/// walpost goes on by itself, with all that both servers have.
+/// walpost continues by itself, and has published all rows of the promoted server.
 async fn continues(walpost: &Walpost, mark: (usize, usize), fixture: &Fixture) -> Verdict {
     walpost.await_line_after(mark, PROMOTED, LONG_TIMEOUT).await;
     let writer = Writer::start(&fixture.postgres, 100);
@@ -248,14 +246,8 @@ async fn with_a_state_topic(delivery: &str) {
         verdict.assert_ok();
     }
     eventually(LONG_TIMEOUT, "the position is of the new timeline", async || {
-        let records = read_all(&fixture.bootstrap, Topics::named([state_topic.as_str()])).await;
-        let newest = records
-            .iter()
-            .rev()
-            .find(|record| record.key.as_deref().is_some_and(|key| key.starts_with(b"[\"state\"")));
-        newest
-            .and_then(|record| record.value.as_deref())
-            .is_some_and(|value| String::from_utf8_lossy(value).contains("\"timeline\":2"))
+        let state = newest_state(&fixture, &state_topic).await;
+        state.is_some_and(|state| state["timeline"] == 2)
     })
     .await;
 }

@@ -2,12 +2,20 @@
 
 use super::catch_up::{catching_up, one_by_one};
 use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
-use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
+use walpost_bed::{Kafka, Major, Postgres, Topics, Walpost, eventually, read_all};
 
 /// A state topic of the test's own: the broker is shared.
 pub(crate) async fn topic(fixture: &Fixture) -> String {
     let id = "SELECT system_identifier::text FROM pg_control_system()";
     format!("state-{}", fixture.postgres.query_text(id).await.expect("an identifier"))
+}
+
+/// The newest position in the state topic.
+pub(crate) async fn newest_state(fixture: &Fixture, topic: &str) -> Option<serde_json::Value> {
+    let records = read_all(&fixture.bootstrap, Topics::named([topic])).await;
+    let is_state = |key: &[u8]| key.starts_with(b"[\"state\"");
+    let newest = records.iter().rev().find(|record| record.key.as_deref().is_some_and(is_state))?;
+    serde_json::from_slice(newest.value.as_deref()?).ok()
 }
 
 /// A walpost that has published and confirmed 50 rows, and its state topic.

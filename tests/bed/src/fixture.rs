@@ -63,8 +63,13 @@ impl Fixture {
 
     /// The same with given brokers.
     pub async fn with_brokers(postgres: PostgresBuilder, bootstrap: &str) -> Self {
-        let fixture = Self::bare(postgres.start().await, bootstrap);
-        fixture.init(&[]).await;
+        Self::over_server(postgres.start().await, bootstrap, &[]).await
+    }
+
+    /// The same on a server that runs, after `walpost init --apply` with these arguments.
+    pub async fn over_server(postgres: Postgres, bootstrap: &str, arguments: &[&str]) -> Self {
+        let fixture = Self::bare(postgres, bootstrap);
+        fixture.init(arguments).await;
         // The order of commits, for each key that one session writes.
         fixture.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
         fixture

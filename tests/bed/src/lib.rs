@@ -42,7 +42,7 @@ pub use debezium::Debezium;
 pub use delay_proxy::{DelayProxy, RoundTripProbe};
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
-pub use exactly_once::ExactlyOnce;
+pub use exactly_once::{ExactlyOnce, assert_aborts};
 pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
 pub use kfake::Kfake;
 pub use postgres::{DataSnapshot, Major, Postgres, PostgresBuilder, STANDBY_SLOT, Stop};
