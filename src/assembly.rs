@@ -16,8 +16,9 @@ use crate::config::{
 };
 use crate::conninfo::ConnInfo;
 use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
+use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::outbox::{ColumnNames, Outbox, OutboxConfig};
+use crate::outbox::{ColumnNames, Needs, Outbox, OutboxConfig, Role};
 use crate::record::debezium::{self, Debezium};
 use crate::record::{
     HeaderSet, KeyTemplate, Placement, Profile, RecordConfig, Rewrite, RewriteError, Router,
@@ -30,7 +31,7 @@ use crate::relay::{
 use crate::sink::{
     self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, TransactionalSink, WaitsFor,
 };
-use crate::source::{self, CatchUp, ConnInfoSource, OpenState, SourceConfig};
+use crate::source::{self, CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
 use crate::state::KafkaStateStore;
 
 /// Why a relay cannot be built.
@@ -56,6 +57,26 @@ pub fn relay(
     until: Option<Until>,
 ) -> Result<(Relay<SourceConfig, ConfiguredSink>, StopHandle), AssemblyError> {
     let source = source(config, environment)?;
+    relay_from(source, false, config, environment, until)
+}
+
+/// The same for rows that the slot does not send, until all are published.
+pub(crate) fn row_relay(
+    source: RowSource,
+    end: Lsn,
+    config: &Config,
+    environment: &Environment,
+) -> Result<(Relay<RowSource, ConfiguredSink>, StopHandle), AssemblyError> {
+    relay_from(source, true, config, environment, Some(Until::Lsn(end)))
+}
+
+fn relay_from<P: Source>(
+    source: P,
+    publishes_rows: bool,
+    config: &Config,
+    environment: &Environment,
+    until: Option<Until>,
+) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
     let (kafka, properties) = (kafka(config), kafka_source(config, environment));
@@ -80,12 +101,18 @@ pub fn relay(
     let (handle, stop) = stop_channel();
     let mut relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
     if let (Some(topic), Some(store)) = (topic, store) {
-        relay = relay.with_state(Box::new(store), state_settings(config, topic, &kafka));
+        let settings = state_settings(config, topic, &kafka, publishes_rows);
+        relay = relay.with_state(Box::new(store), settings);
     }
     Ok((relay, handle))
 }
 
-fn state_settings(config: &Config, topic: &str, kafka: &KafkaConfig) -> StateSettings {
+fn state_settings(
+    config: &Config,
+    topic: &str,
+    kafka: &KafkaConfig,
+    publishes_rows: bool,
+) -> StateSettings {
     let (outbox, delivery) = (&config.outbox, &config.delivery);
     StateSettings {
         delivery_id: config.delivery.id.clone(),
@@ -97,7 +124,8 @@ fn state_settings(config: &Config, topic: &str, kafka: &KafkaConfig) -> StateSet
             outbox.plain_message_prefix,
             config.source.publication
         ),
-        required: delivery.requires_state(),
+        required: publishes_rows || delivery.requires_state(),
+        publishes_rows,
         commits: CommitLimits {
             interval: delivery.commit_interval,
             bytes: delivery.transaction_bytes,
@@ -173,7 +201,7 @@ pub fn core(config: &Config) -> Result<Core, ConfigError> {
 }
 
 /// Builds records of that format, for the allowed topics.
-fn router(config: &Config, profile: Profile) -> Result<Router, ConfigError> {
+pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, ConfigError> {
     let invalid = |reason: String| config.invalid(Setting::RecordTopicsAllowed, &reason);
     let allowed = TopicsAllowed::new(&config.record.topics_allowed).map_err(invalid)?;
     if let Some(topic) = profile.topic_of_all().filter(|topic| !allowed.allows(topic)) {
@@ -298,6 +326,15 @@ pub(crate) fn is_typed(profile: &Profile) -> bool {
 
 /// The configured outbox, with the columns that `profile` names.
 pub(crate) fn outbox(config: &Config, profile: &Profile) -> Outbox {
+    outbox_needing(profile.needs(), config, profile)
+}
+
+/// The same, which reads the events' ids too.
+pub(crate) fn outbox_with_ids(config: &Config, profile: &Profile) -> Outbox {
+    outbox_needing(profile.needs().using([Role::Id]), config, profile)
+}
+
+fn outbox_needing(needs: Needs, config: &Config, profile: &Profile) -> Outbox {
     let placed_optional = match profile {
         Profile::Walpost(_) => false,
         Profile::Debezium(debezium) => debezium.placed_optional(),
@@ -310,7 +347,7 @@ pub(crate) fn outbox(config: &Config, profile: &Profile) -> Outbox {
         placed: profile.placed(),
         placed_optional,
         typed: is_typed(profile),
-        needs: profile.needs(),
+        needs,
     })
 }
 

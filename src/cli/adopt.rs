@@ -5,7 +5,7 @@ use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Config, Environment};
-use crate::setup::{AdoptError, Positions};
+use crate::setup::{AdoptError, Positions, Wanted};
 use crate::state::unix_ms;
 
 pub(super) fn command(arguments: AdoptArguments) -> Exit {
@@ -23,7 +23,7 @@ pub(super) fn command(arguments: AdoptArguments) -> Exit {
 async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
     let (positions, topic) = positions(config, "walpost adopt", apply).await?;
     let slot = &config.source.slot;
-    let found = positions.slot;
+    let found = positions.slot();
     print(&format!("replication slot {slot}: confirmed up to {found}\n"));
     let state = positions.state.as_ref().map(|state| state.acked_upto);
     print(&match state {
@@ -41,6 +41,11 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
         ),
         Some(acked) => format!("state topic {topic}: acknowledged up to {acked}\n"),
     });
+    if positions.state.as_ref().is_some_and(|state| state.rows.is_some()) {
+        print(
+            "rows that the slot does not send are not all published yet: --apply gives them up\n",
+        );
+    }
     let delivered = positions.state.as_ref().and_then(|state| state.delivered.as_ref());
     if let Some(delivered) = delivered
         && let Some(newest) = delivered.bookmarks.first()
@@ -56,7 +61,7 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
         print("nothing was changed; --apply writes the slot's position to the state topic\n");
         return Ok(());
     }
-    positions.adopt(topic).await.map_err(failed)?;
+    positions.adopt().await.map_err(failed)?;
     print(&format!("state topic {topic}: now {found}; `walpost run` continues from there\n"));
     Ok(())
 }
@@ -72,7 +77,8 @@ pub(super) async fn positions<'a>(
         Exit::Config
     })?;
     let kafka = assembly::kafka(config);
-    let read = Positions::read(config, &conninfo, &kafka, command, create).await;
+    let wanted = Wanted { command, create, may_lack_slot: false };
+    let read = Positions::read(config, &conninfo, &kafka, wanted).await;
     let topic = config.delivery.state_topic.as_deref().unwrap_or_default();
     Ok((read.map_err(failed)?, topic))
 }

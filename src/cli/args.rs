@@ -13,8 +13,9 @@ use clap_complete::Shell;
 
 use super::help::{
     ADOPT_EXAMPLES, CHECK_EXAMPLES, CONFIGURATION, DEAD_LETTERS_ENDS, DEAD_LETTERS_EXAMPLES,
-    EXAMPLES, EXIT_CODES, IMPORT_EXAMPLES, IMPORT_EXIT_CODES, REPLAY_ACTS, REPLAY_EXAMPLES,
-    RUN_EXAMPLES, SIGNALS, SKIP_EXAMPLES, STATUS_ENDS, STATUS_EXAMPLES, TAIL_EXAMPLES, TAIL_LINE,
+    EXAMPLES, EXIT_CODES, IMPORT_EXAMPLES, IMPORT_EXIT_CODES, RECOVER_ACTS, RECOVER_EXAMPLES,
+    REPLAY_ACTS, REPLAY_EXAMPLES, RUN_EXAMPLES, SIGNALS, SKIP_EXAMPLES, STATUS_ENDS,
+    STATUS_EXAMPLES, TAIL_EXAMPLES, TAIL_LINE,
 };
 use crate::config::{Flags, Setting};
 use crate::lsn::{Lsn, ParseLsnError};
@@ -52,6 +53,8 @@ pub enum Command {
     Run(RunArguments),
     /// Print the records that `run` would publish, as JSON lines; needs no Kafka and changes nothing
     Tail(TailArguments),
+    /// Compare the outbox with Kafka, and publish what is missing and what no slot sends
+    Recover(RecoverArguments),
     /// Publish chosen events again, by inserting their rows again; needs no Kafka
     Replay(ReplayArguments),
     /// Publish dead letters again, with the current configuration
@@ -171,6 +174,42 @@ pub struct ReplayArguments {
     pub options: Options,
 }
 
+/// `walpost recover`
+#[derive(Args)]
+#[command(
+    after_help = format!("{RECOVER_ACTS}\n\n{RECOVER_EXAMPLES}"),
+    after_long_help =
+        format!("{RECOVER_ACTS}\n\n{RECOVER_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
+pub struct RecoverArguments {
+    /// Compare rows that were written at this time or later, in PostgreSQL's notation; UTC without a
+    /// zone [default: those that may not be delivered, as the state topic tells]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with = "all")]
+    pub since: Option<String>,
+    /// Compare all rows
+    #[arg(long)]
+    pub all: bool,
+    /// Column with the time at which a row was written [default: outbox.columns.timestamp, or
+    /// created_at]
+    #[arg(long, value_name = "COLUMN")]
+    pub time_column: Option<String>,
+    /// Column by which the events are ordered, such as an identity column [default: time and id]
+    #[arg(long, value_name = "COLUMN")]
+    pub order_by: Option<String>,
+    /// Name all events that are in Kafka and in no table, not only ten of them
+    #[arg(long)]
+    pub list: bool,
+    /// Publish the events, too, of which Kafka does not tell any more whether it had them
+    #[arg(long)]
+    pub publish_undecided: bool,
+    /// Publish what is missing, instead of only reporting it
+    #[arg(long)]
+    pub apply: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
 /// `walpost replay-dead-letters`
 #[derive(Args)]
 #[command(
@@ -205,7 +244,8 @@ pub struct ReplayDeadLettersArguments {
     walpost init | psql postgres://postgres@db/shop\n  \
     walpost init --apply --source postgres://postgres@db/shop\n  \
     walpost init --no-role --table billing.outbox --slot billing --publication billing\n  \
-    walpost init --apply --failover --source postgres://postgres@db/shop")]
+    walpost init --apply --failover --source postgres://postgres@db/shop\n  \
+    walpost init --apply --existing-rows --source postgres://postgres@db/shop")]
 pub struct InitArguments {
     /// Run the SQL instead of printing it; leaves existing objects unchanged
     #[arg(long)]
@@ -219,6 +259,17 @@ pub struct InitArguments {
     /// Create a failover slot, which standbys synchronize (PostgreSQL 17 and later)
     #[arg(long)]
     pub failover: bool,
+    /// Publish the rows, too, that are in the outbox before the slot is made; run again to continue
+    /// if it is interrupted
+    #[arg(long, requires = "apply")]
+    pub existing_rows: bool,
+    /// With --existing-rows: column with the time at which a row was written [default:
+    /// outbox.columns.timestamp, or created_at]
+    #[arg(long, value_name = "COLUMN", requires = "existing_rows")]
+    pub time_column: Option<String>,
+    /// With --existing-rows: column by which the events are ordered [default: time and id]
+    #[arg(long, value_name = "COLUMN", requires = "existing_rows")]
+    pub order_by: Option<String>,
     /// Options of the configuration.
     #[command(flatten)]
     pub options: Options,

@@ -99,6 +99,21 @@ in which they were written: see --order-by. Connect as the owner of the table: w
 may not write to it. Consumers that deduplicate by id ignore the events, unless --new-ids is
 given. Rows that are no longer in the table, and logical messages, cannot be replayed.";
 
+pub(super) const RECOVER_EXAMPLES: &str = "\
+Examples:
+  walpost recover                                    # report only
+  walpost recover --apply
+  walpost recover --since '2026-11-24T10:00Z' --list";
+
+pub(super) const RECOVER_ACTS: &str = "\
+For a slot that was lost or made again, a failover without it, or a restored backup. Stop `run`
+first. Compares the rows of the outbox with Kafka by the events' ids, and reports how many are
+there, how many are missing, and which events Kafka has that no table has. With --apply, publishes
+the missing ones before the slot is read, ordered by time and id; can be interrupted and run again.
+Not told: rows that are deleted by now, logical messages, and rows whose records Kafka may have
+deleted. Needs the state topic, SELECT on the outbox, and records with the header `id`.
+Exit code 0 if nothing is missing, or all of it is published.";
+
 pub(super) const DEAD_LETTERS_EXAMPLES: &str = "\
 Examples:
   walpost replay-dead-letters --dry-run

@@ -1,16 +1,25 @@
 //! `walpost init`: prints the SQL of the setup, or applies it.
 
 use super::args::InitArguments;
+use super::recover::RowOptions;
 use super::stdout::{complain, print};
-use super::{Exit, block_on, configuration};
-use crate::config::{Config, Environment};
+use super::{Exit, block_on, configuration, logged, recover};
+use crate::config::{Config, Environment, Flags};
+use crate::recovery::{Purpose, RecoveryError, announce};
 use crate::setup::{self, InitError, InitPlan};
 use crate::source::{self, Limit, SourceError};
 use crate::{assembly, preflight};
 
 pub(super) fn command(arguments: InitArguments) -> Exit {
-    let InitArguments { apply, role, no_role, failover, options } = arguments;
-    let config = match configuration(&options.into()) {
+    let InitArguments { apply, role, no_role, failover, existing_rows, .. } = arguments;
+    let flags = Flags::from(arguments.options);
+    // Publishing logs.
+    let config = if existing_rows {
+        logged(&flags).map(|(config, _)| config)
+    } else {
+        configuration(&flags)
+    };
+    let config = match config {
         Ok(config) => config,
         Err(exit) => return exit,
     };
@@ -32,7 +41,41 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
     if !apply {
         return print(&plan.sql());
     }
-    block_on(apply_plan(&config, &plan))
+    if !existing_rows {
+        return block_on(apply_plan(&config, &plan));
+    }
+    let options = RowOptions {
+        purpose: Purpose::Existing,
+        order_by: arguments.order_by,
+        time_column: arguments.time_column,
+        list: false,
+        publish_undecided: true,
+        apply: true,
+    };
+    match block_on(publish_existing(&config, &plan, options)) {
+        Ok(exit) => exit,
+        Err(error) => recover::failed(&error),
+    }
+}
+
+/// Applies the plan, and publishes the rows from before the slot.
+async fn publish_existing(
+    config: &Config,
+    plan: &InitPlan,
+    options: RowOptions,
+) -> Result<Exit, RecoveryError> {
+    let environment = Environment::of_process();
+    let mut positions = recover::positions(config, &environment, true).await?;
+    announce(&mut positions, &config.source.slot).await?;
+    // It holds the lock on the slot's name, which another session takes now.
+    drop(positions);
+    crate::crash_points::point!("existing_announced");
+    let applied = apply_plan(config, plan).await;
+    if applied != Exit::Ok {
+        return Ok(applied);
+    }
+    let positions = recover::positions(config, &environment, true).await?;
+    recover::publish(config, &environment, positions, options).await
 }
 
 async fn apply_plan(config: &Config, plan: &InitPlan) -> Exit {

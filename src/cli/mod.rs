@@ -12,6 +12,8 @@ mod import_debezium;
 mod init;
 mod logging;
 mod man;
+mod progress;
+mod recover;
 mod replay;
 mod replay_dead_letters;
 mod run;
@@ -64,6 +66,7 @@ fn dispatch(command: Command) -> Exit {
         Command::ImportDebezium { file } => import_debezium::command(&file),
         Command::Run(arguments) => run::command(arguments),
         Command::Tail(arguments) => tail::command(arguments),
+        Command::Recover(arguments) => recover::command(arguments),
         Command::Replay(arguments) => replay::command(arguments),
         Command::ReplayDeadLetters(arguments) => replay_dead_letters::command(arguments),
         Command::Check(arguments) => {

@@ -153,7 +153,7 @@ fn print_summary(summary: &Summary) {
 }
 
 /// SIGTERM and SIGINT drain; the second signal of either kind aborts.
-fn stop_on_signals(stop: StopHandle) -> std::io::Result<()> {
+pub(super) fn stop_on_signals(stop: StopHandle) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
@@ -224,7 +224,7 @@ async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 }
 
 /// The exit code for each error of a relay.
-fn exit(error: &RelayError) -> Exit {
+pub(super) fn exit(error: &RelayError) -> Exit {
     match error {
         RelayError::Halt { halt, .. } => match **halt {
             Halt::Poison { .. } | Halt::Changed { .. } => Exit::Poison,

@@ -25,11 +25,7 @@ async fn skip(
     (apply, undo): (bool, bool),
 ) -> Result<(), Exit> {
     let (mut positions, topic) = positions(config, "walpost skip", false).await?;
-    let state = if undo {
-        positions.not_skipping(topic, position)
-    } else {
-        positions.skipping(topic, position)
-    };
+    let state = if undo { positions.not_skipping(position) } else { positions.skipping(position) };
     let state = state.map_err(failed)?;
     let is_published = if undo { "will be published" } else { "will not be published" };
     print(&format!("state topic {topic}: acknowledged up to {}\n", state.acked_upto));
@@ -39,7 +35,7 @@ async fn skip(
         ));
         return Ok(());
     }
-    positions.write(topic, &state).await.map_err(failed)?;
+    positions.write(&state).await.map_err(failed)?;
     print(&format!(
         "state topic {topic}: the event at {position} {is_published}; start `walpost run`\n"
     ));

@@ -23,11 +23,7 @@ pub(crate) fn tuple(values: &[Value<'_>]) -> Tuple {
 
 /// A tuple of texts; `None` is NULL.
 pub(crate) fn texts(values: &[Option<&str>]) -> Tuple {
-    let values: Vec<_> = values
-        .iter()
-        .map(|text| text.map_or(Value::Null, |text| Value::Text(text.as_bytes())))
-        .collect();
-    tuple(&values)
+    Tuple::of_texts(values.iter().copied())
 }
 
 /// The bytes of a message, as PostgreSQL would send it.

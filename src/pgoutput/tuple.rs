@@ -3,12 +3,33 @@
 //! A tuple keeps the received bytes; its values are slices of them. The relation's column plan
 //! interprets the values.
 
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::message::{Tuple, Value};
 use super::reader::{DecodeError, Reader};
 
 impl Tuple {
+    /// A tuple of values in their text form; `None` is NULL.
+    ///
+    /// # Panics
+    ///
+    /// With more than 65,535 columns, or a value of 2 GiB; PostgreSQL has 1,600 and 1 GiB at most.
+    pub fn of_texts<'a>(values: impl IntoIterator<Item = Option<&'a str>>) -> Self {
+        let (mut columns, mut out) = (0, BytesMut::new());
+        for value in values {
+            columns += 1;
+            match value {
+                None => out.put_u8(b'n'),
+                Some(text) => {
+                    out.put_u8(b't');
+                    out.put_u32(u32::try_from(text.len()).expect("a value has 1 GiB at most"));
+                    out.put_slice(text.as_bytes());
+                }
+            }
+        }
+        Self { columns, bytes: out.freeze() }
+    }
+
     /// Reads and checks a tuple; `reader` reads `message`.
     pub(super) fn read(message: &Bytes, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let columns = reader.u16()?;
@@ -30,6 +51,11 @@ impl Tuple {
     /// Number of columns.
     pub fn len(&self) -> usize {
         usize::from(self.columns)
+    }
+
+    /// Its bytes in wire format.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Whether it has no columns.

@@ -1,9 +1,15 @@
-//! Why events cannot be published again.
+//! Why events cannot be published again, or not afterwards.
 
 use tokio_postgres::error::SqlState;
 
+use crate::assembly::AssemblyError;
+use crate::config::ConfigError;
+use crate::lsn::Lsn;
 use crate::outbox::TableName;
-use crate::source::said;
+use crate::relay::RelayError;
+use crate::setup::AdoptError;
+use crate::sink::SinkError;
+use crate::source::{SourceError, said};
 
 /// Why events cannot be published again. What was inserted before stays.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +96,89 @@ pub(crate) enum RowReplayError {
         /// The error.
         source: tokio_postgres::Error,
     },
+}
+
+/// Why rows that the slot does not send cannot be compared with Kafka, or not be published.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecoveryError {
+    /// PostgreSQL.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The slot or the state topic.
+    #[error(transparent)]
+    Positions(#[from] AdoptError),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A client of Kafka cannot be created.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    /// The relay cannot be built.
+    #[error(transparent)]
+    Assembly(#[from] AssemblyError),
+    /// The relay has ended early.
+    #[error("{0}. What is published stays; run the command again to continue")]
+    Relay(#[from] Box<RelayError>),
+    /// A topic cannot be read.
+    #[error("{}{why}", of_topic(topic))]
+    Kafka {
+        /// The topic; empty: all of them.
+        topic: String,
+        /// The reason.
+        why: String,
+    },
+    /// What lies behind an open transaction cannot be read.
+    #[error(
+        "topic {0}: a producer has had a transaction open for a quarter of an hour, and what follows it \
+         cannot be read: end it (`kafka-transactions.sh find-hanging`), then run the command again"
+    )]
+    OpenTransaction(String),
+    /// Records have no ids.
+    #[error(
+        "records do not carry the events' ids in a header: walpost cannot tell which events are in \
+         Kafka (record.headers needs `id`)"
+    )]
+    NoIds,
+    /// Ids of several tables may be equal.
+    #[error(
+        "events of several tables can have the same id, unless all ids are uuids, and records do not \
+         tell their tables: walpost cannot tell which events are in Kafka"
+    )]
+    SeveralTables,
+    /// Nothing tells which rows are delivered.
+    #[error(
+        "{0}: name a time with --since, from which on rows are compared with Kafka, or compare all of \
+         them with --all"
+    )]
+    NoBookmark(String),
+    /// There is no slot yet.
+    #[error(
+        "replication slot \"{0}\" does not exist: run `walpost init --apply` first, so that what is \
+         committed from then on is kept for `walpost run`"
+    )]
+    NoSlot(String),
+    /// The slot was used already.
+    #[error(
+        "replication slot \"{0}\" was read already: rows from before it are compared with Kafka and \
+         published by `walpost recover --all`"
+    )]
+    Used(String),
+    /// A transaction is published in part.
+    #[error(
+        "a transaction is published in part (state topic): run `walpost run --until current` first, \
+         which publishes the rest of it"
+    )]
+    PartlyPublished,
+    /// There is no room for their positions.
+    #[error(
+        "there are no positions left before {0}, where the slot begins, for this many rows; publish \
+         them by `walpost replay`"
+    )]
+    NoPositions(Lsn),
+}
+
+fn of_topic(topic: &str) -> String {
+    if topic.is_empty() { String::new() } else { format!("topic {topic}: ") }
 }
 
 fn on(table: Option<&TableName>) -> String {

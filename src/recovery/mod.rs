@@ -1,10 +1,24 @@
-//! What publishes events again.
+//! What publishes events outside the stream: those that are in the tables and that no slot sends,
+//! and those that are to be published once more.
+//!
+//! | files | what they do |
+//! |---|---|
+//! | `replay`, `replay_sql`, `replayed_table` | insert rows again, so that the slot sends them |
+//! | `recover`, `publication` | publish rows that no slot sends, before the slot is read |
+//! | `comparison`, `published` | find out which of them are in Kafka |
+//! | `error` | errors |
 
+mod comparison;
 mod error;
+mod publication;
+mod published;
+mod recover;
 mod replay;
 mod replay_sql;
 mod replayed_table;
 
-pub(crate) use error::RowReplayError;
+pub(crate) use comparison::{Compared, Listed};
+pub(crate) use error::{RecoveryError, RowReplayError};
+pub(crate) use recover::{Purpose, Recovery, Since, announce, wanted};
 pub(crate) use replay::{Found, Inserted, Replay, publisher_warnings};
 pub(crate) use replay_sql::{Filter, Manner, Selection};

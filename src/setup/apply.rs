@@ -120,8 +120,8 @@ pub(crate) enum InitError {
     /// The slot was invalidated.
     #[error(
         "slot {0} is lost: PostgreSQL has removed WAL that it still needed, and the slot cannot \
-         be recovered. Publish what was committed since by hand; then run SELECT \
-         pg_catalog.pg_drop_replication_slot('{0}'); and init again"
+         be recovered: run SELECT pg_catalog.pg_drop_replication_slot('{0}'); and init again, then \
+         `walpost recover --apply` for what it has not delivered"
     )]
     LostSlot(String),
     /// The existing slot is older than the publication would be.

@@ -9,4 +9,4 @@ pub(crate) use apply::InitError;
 pub(crate) use apply::apply;
 pub(crate) use managed_service::Hosting;
 pub(crate) use sql::InitPlan;
-pub(crate) use state_topic::{AdoptError, Positions};
+pub(crate) use state_topic::{AdoptError, Positions, Wanted};

@@ -11,8 +11,10 @@ use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
 use crate::sink::{KafkaConfig, KafkaSource, MetadataClient};
-use crate::source::{self, Control, Facts, Limit, Silent, SourceError, identify_server};
-use crate::state::{KafkaStateStore, State, StateEvent, StateFailure, StateKey, StateStore};
+use crate::source::{self, Control, Facts, Limit, Silent, SourceError, SqlClient, identify_server};
+use crate::state::{
+    KafkaStateStore, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
+};
 
 /// Timeout for each request to the brokers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,32 +70,48 @@ const SKIPPED_MAX: usize = 100;
 /// The positions of slot and state topic. No walpost begins to work with the slot while this exists.
 pub(crate) struct Positions {
     /// The session that holds the lock on the slot's name.
-    _control: Control,
-    /// The slot's `confirmed_flush_lsn`.
-    pub(crate) slot: Lsn,
+    control: Control,
+    /// The slot's `confirmed_flush_lsn`; `None`: there is no such slot.
+    found: Option<Lsn>,
     /// The position in the state topic, if there is one.
     pub(crate) state: Option<State>,
     cluster: Option<String>,
-    timeline: u32,
+    /// The server's.
+    pub(crate) timeline: u32,
+    key: StateKey,
     store: KafkaStateStore,
+    topic: String,
+}
+
+/// What is to be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// The command's name, for the sessions.
+    pub(crate) command: &'a str,
+    /// Create the topic if it is missing; otherwise a missing topic has no position.
+    pub(crate) create: bool,
+    /// The slot may be missing.
+    pub(crate) may_lack_slot: bool,
 }
 
 impl Positions {
-    /// Reads both for `command`, for a slot that nobody uses. Creates the topic if it is missing and
-    /// `create` is set; otherwise a missing topic has no position.
+    /// Reads both, for a slot that nobody uses.
     pub(crate) async fn read(
         config: &Config,
         conninfo: &ConnInfo,
         kafka: &KafkaConfig,
-        command: &str,
-        create: bool,
+        wanted: Wanted<'_>,
     ) -> Result<Self, AdoptError> {
+        let Wanted { command, create, may_lack_slot } = wanted;
         let topic = config.delivery.state_topic.clone().ok_or(AdoptError::Off)?;
         let slot = &config.source.slot;
         let control = source::control(conninfo, command).await.map_err(SourceError::from)?;
         let mut limit = Limit::new(conninfo, &control);
         let facts = limit.first(Facts::read(&control.client, slot)).await??;
-        let position = facts.require_slot(slot)?;
+        let found = match &facts.slot {
+            None if may_lack_slot && !facts.in_recovery => None,
+            _ => Some(facts.require_slot(slot)?),
+        };
         if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
             return Err(AdoptError::InUse { slot: slot.clone(), pid: Some(pid) });
         }
@@ -123,57 +141,86 @@ impl Positions {
                 opened = open(&mut store, &key).await;
             }
         }
-        let (state, cluster) = match opened {
-            StateEvent::Opened { state, cluster } => (state, cluster),
-            StateEvent::Failed(failure) => return Err(AdoptError::State { topic, failure }),
-            StateEvent::Missing | StateEvent::Written => (None, None),
-        };
-        Ok(Self { _control: control, slot: position, state, cluster, timeline, store })
+        let (state, cluster) = read_from(opened, &topic)?;
+        Ok(Self { control, found, state, cluster, timeline, key, store, topic })
+    }
+
+    /// The slot's position.
+    pub(crate) fn slot(&self) -> Lsn {
+        self.found.unwrap_or_default()
+    }
+
+    /// Whether the slot exists.
+    pub(crate) fn has_slot(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// The session that holds the lock.
+    pub(crate) fn client(&self) -> &SqlClient {
+        &self.control.client
+    }
+
+    /// Reads the position in the state topic again, after another process has written it, and fences
+    /// that one.
+    pub(crate) async fn read_again(&mut self) -> Result<(), AdoptError> {
+        let opened = open(&mut self.store, &self.key).await;
+        (self.state, self.cluster) = read_from(opened, &self.topic)?;
+        Ok(())
+    }
+
+    /// The record to write for these rows, which are published from `start` on.
+    pub(crate) fn publishing(&self, start: Lsn, rows: UnfinishedRows) -> State {
+        State { rows: Some(rows), ..self.at(start) }
+    }
+
+    /// The record to write for a slot that is read from this position on.
+    pub(crate) fn at(&self, position: Lsn) -> State {
+        let former = self.state.as_ref();
+        let skipped = former.map(|state| state.skipped.clone()).unwrap_or_default();
+        State {
+            generation: former.map_or(1, |state| state.generation + 1),
+            timeline: self.timeline,
+            cluster: self.cluster.clone(),
+            acked_upto: position,
+            last: None,
+            partial: None,
+            skipped,
+            delivered: former.and_then(|state| state.delivered.clone()),
+            rows: None,
+            layout: former.map(|state| state.layout.clone()).unwrap_or_default(),
+            at_ms: crate::state::unix_ms(),
+        }
     }
 
     /// Writes the slot's position to the state topic.
-    pub(crate) async fn adopt(mut self, topic: &str) -> Result<(), AdoptError> {
-        let former = self.state.take();
+    pub(crate) async fn adopt(mut self) -> Result<(), AdoptError> {
+        let state = self.at(self.slot());
         let state = State {
-            generation: former.as_ref().map_or(1, |state| state.generation + 1),
-            timeline: self.timeline,
-            cluster: self.cluster.take(),
-            acked_upto: self.slot,
-            last: None,
-            partial: None,
-            skipped: former.map(|state| passed(state.skipped, self.slot)).unwrap_or_default(),
+            skipped: passed(state.skipped, self.slot()),
             // Rows between the former position and this one may not be.
             delivered: None,
             layout: String::new(),
-            at_ms: crate::state::unix_ms(),
+            ..state
         };
-        self.write(topic, &state).await
+        self.write(&state).await
     }
 
     /// What is to be written to skip the event at `position` no more.
-    pub(crate) fn not_skipping(
-        &self,
-        topic: &str,
-        position: EventPosition,
-    ) -> Result<State, AdoptError> {
-        let mut state = self.next_state(topic, position)?;
+    pub(crate) fn not_skipping(&self, position: EventPosition) -> Result<State, AdoptError> {
+        let mut state = self.next_state(position)?;
         state.skipped.retain(|skipped| *skipped != position);
         Ok(state)
     }
 
     /// What is to be written to skip the event at `position`.
-    pub(crate) fn skipping(
-        &self,
-        topic: &str,
-        position: EventPosition,
-    ) -> Result<State, AdoptError> {
-        let mut state = self.next_state(topic, position)?;
+    pub(crate) fn skipping(&self, position: EventPosition) -> Result<State, AdoptError> {
+        let mut state = self.next_state(position)?;
         let acked = state.acked_upto;
         let is_published = |partial: EventPosition| {
             partial.commit_lsn == position.commit_lsn && position < partial
         };
         if state.partial.is_some_and(is_published) {
-            return Err(AdoptError::Passed { topic: topic.to_owned(), position, acked });
+            return Err(AdoptError::Passed { topic: self.topic.clone(), position, acked });
         }
         if let Err(at) = state.skipped.binary_search(&position) {
             state.skipped.insert(at, position);
@@ -186,8 +233,8 @@ impl Positions {
 
     /// The state to change and write, for an order on the event at `position`, which has to be still
     /// to come.
-    fn next_state(&self, topic: &str, position: EventPosition) -> Result<State, AdoptError> {
-        let topic = topic.to_owned();
+    fn next_state(&self, position: EventPosition) -> Result<State, AdoptError> {
+        let topic = self.topic.clone();
         let Some(state) = self.state.clone() else {
             return Err(AdoptError::NoPosition { topic });
         };
@@ -200,16 +247,19 @@ impl Positions {
     }
 
     /// Writes this state to the state topic.
-    pub(crate) async fn write(&mut self, topic: &str, state: &State) -> Result<(), AdoptError> {
+    pub(crate) async fn write(&mut self, state: &State) -> Result<(), AdoptError> {
         self.store.write(state);
         match event(&mut self.store).await {
-            StateEvent::Written => Ok(()),
+            StateEvent::Written => {
+                self.state = Some(state.clone());
+                Ok(())
+            }
             StateEvent::Failed(failure) => {
-                Err(AdoptError::State { topic: topic.to_owned(), failure })
+                Err(AdoptError::State { topic: self.topic.clone(), failure })
             }
             StateEvent::Opened { .. } | StateEvent::Missing => {
                 let failure = StateFailure::Unavailable("it is gone".to_owned());
-                Err(AdoptError::State { topic: topic.to_owned(), failure })
+                Err(AdoptError::State { topic: self.topic.clone(), failure })
             }
         }
     }
@@ -222,6 +272,18 @@ fn passed(skipped: Vec<EventPosition>, upto: Lsn) -> Vec<EventPosition> {
 
 fn server_process(pid: Option<i32>) -> String {
     pid.map(|pid| format!(" (server process {pid})")).unwrap_or_default()
+}
+
+/// The position that was read, and the cluster's id.
+fn read_from(
+    opened: StateEvent,
+    topic: &str,
+) -> Result<(Option<State>, Option<String>), AdoptError> {
+    match opened {
+        StateEvent::Opened { state, cluster } => Ok((state, cluster)),
+        StateEvent::Failed(failure) => Err(AdoptError::State { topic: topic.to_owned(), failure }),
+        StateEvent::Missing | StateEvent::Written => Ok((None, None)),
+    }
 }
 
 async fn open(store: &mut KafkaStateStore, key: &StateKey) -> StateEvent {

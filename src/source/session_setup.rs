@@ -259,16 +259,35 @@ pub(crate) async fn identify_server(
     control: &Control,
     application_name: &str,
 ) -> Result<(String, u32), ConnectError> {
+    let (system_identifier, timeline, _) =
+        server_history(conninfo, control, application_name).await?;
+    Ok((system_identifier, timeline))
+}
+
+/// The same, with the history of the server's timelines.
+pub(super) async fn server_history(
+    conninfo: &ConnInfo,
+    control: &Control,
+    application_name: &str,
+) -> Result<(String, u32, Timelines), ConnectError> {
     let endpoint = &control.endpoint;
     let host = endpoint.host.to_string();
     let login = connect::replication_login(conninfo, endpoint, application_name, SESSION_OPTIONS);
-    let asked =
-        async { wire::connect(endpoint, &conninfo.keepalive, &login).await?.identify().await };
+    let asked = async {
+        let mut client = wire::connect(endpoint, &conninfo.keepalive, &login).await?;
+        let system = client.identify().await?;
+        let timelines = if system.timeline > 1 {
+            client.timeline_history(system.timeline).await?
+        } else {
+            None
+        };
+        Ok((system.identifier, system.timeline, Timelines(timelines)))
+    };
     let after = conninfo.connect_timeout;
     match timeout(after, asked).await {
         Err(_) => Err(ConnectError::TimedOut { host, after }),
         Ok(Err(error)) => Err(ConnectError::of_wire(&host, &error)),
-        Ok(Ok(system)) => Ok((system.identifier, system.timeline)),
+        Ok(Ok(history)) => Ok(history),
     }
 }
 

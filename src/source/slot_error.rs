@@ -14,7 +14,8 @@ pub enum SlotError {
     #[error(
         "replication slot \"{slot}\" does not exist; for a new outbox run `walpost init --apply` \
          against database \"{database}\"; if it did exist, what was not \
-         delivered before it went, and what was committed since, is in no slot: find out who dropped it before you make a new one"
+         delivered before it went, and what was committed since, is in no slot: find out who dropped it, make \
+         a new one by `walpost init --apply`, and publish what is missing by `walpost recover --apply`"
     )]
     Missing {
         /// The slot.
@@ -39,10 +40,8 @@ pub enum SlotError {
     /// The server has invalidated it, for instance because it retained too much WAL.
     #[error(
         "replication slot \"{slot}\" was invalidated by the server ({reason}) and cannot be \
-         recovered: \
-         what it had not \
-         delivered has to be published from the outbox table by hand, then drop it and run \
-         `walpost init --apply` for a new one"
+         recovered: drop it, run `walpost init --apply` for a new one, and publish what this one has not \
+         delivered from the outbox table by `walpost recover --apply`"
     )]
     Invalidated {
         /// The slot.
@@ -108,8 +107,9 @@ pub enum SlotError {
     #[error(
         "the server was promoted from timeline {known} to {found} at {fork}, and walpost has received \
          everything up to {published}: the server lacks what is between these; nothing was published \
-         from it. Kafka may have events that its tables have not: find them, then start walpost again \
-         (with a state topic after `walpost adopt --apply`) to continue from its slot's position"
+         from it. Kafka may have events that its tables have not. With a state topic, `walpost recover` names \
+         them, and `walpost recover --apply` publishes what is missing, before walpost starts again; \
+         without one, start walpost again to continue from its slot's position"
     )]
     LostInFailover {
         /// The server's timeline.
@@ -157,8 +157,9 @@ pub enum SlotError {
     #[error(
         "this server's WAL ends at {flushed}, and the brokers have acknowledged what committed before \
          {acked} (state topic {topic}): the server lost WAL or was restored; nothing was published \
-         from it. Kafka may have events that its tables have not: find them, then run \
-         `walpost adopt --apply` and start walpost again to continue from the slot's position"
+         from it. Kafka may have events that its tables have not: `walpost recover --all` names them, and \
+         with --apply publishes what is missing. `walpost adopt --apply` continues from the slot's \
+         position without that"
     )]
     BehindState {
         /// The end of the server's WAL.
@@ -195,8 +196,8 @@ pub enum SlotError {
         "replication slot \"{slot}\" is confirmed up to {found}, and the brokers have acknowledged \
          what committed before {acked} (state topic {topic}): what was committed between these was \
          not published by this walpost. The slot was dropped and created again, or advanced by \
-         another client. Publish the missing rows from the outbox table; then run \
-         `walpost adopt --apply` and start walpost again to continue from {found}"
+         another client. `walpost recover` reports which rows are missing in Kafka, and with --apply \
+         publishes them. `walpost adopt --apply` continues from {found} without them"
     )]
     AheadOfState {
         /// The slot.
@@ -225,6 +226,19 @@ pub enum SlotError {
         system_identifier: String,
         /// The configured one.
         delivery_id: String,
+    },
+
+    /// Rows that the slot does not send are still to be published.
+    #[error(
+        "rows of the outbox that replication slot \"{slot}\" does not send are not all published yet \
+         (state topic {topic}): run `walpost init --apply --existing-rows` or `walpost recover --apply` \
+         again, which continues. `walpost adopt --apply` gives them up"
+    )]
+    UnfinishedRows {
+        /// The slot.
+        slot: String,
+        /// The state topic.
+        topic: String,
     },
 
     /// The position in the state topic belongs to a newer timeline, or to another Kafka cluster.

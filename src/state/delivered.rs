@@ -79,18 +79,20 @@ fn spacing_ms() -> u64 {
 }
 
 /// An LSN as PostgreSQL writes it.
-mod text {
+pub(super) mod text {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
     use crate::lsn::Lsn;
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub(super) fn serialize<S: Serializer>(lsn: &Lsn, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::state) fn serialize<S: Serializer>(lsn: &Lsn, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(lsn)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Lsn, D::Error> {
+    pub(in crate::state) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Lsn, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }

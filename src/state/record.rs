@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Delivered;
+use super::delivered::{Delivered, text};
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 use crate::position::{Checkpoint, EventPosition};
@@ -68,10 +68,28 @@ pub struct State {
     pub skipped: Vec<EventPosition>,
     /// Which rows are delivered, once that is known.
     pub delivered: Option<Delivered>,
+    /// Set while rows of the tables are published that the slot does not send.
+    pub rows: Option<UnfinishedRows>,
     /// A hash of what decides which transactions have events.
     pub layout: String,
     /// When it was written, in milliseconds since 1970.
     pub at_ms: u64,
+}
+
+/// Rows are published that the slot does not send: until they are, the slot must not be read.
+/// Meanwhile [`State::acked_upto`] is a position of [`crate::source::RowPositions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnfinishedRows {
+    /// When that began, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// Events may have positions before this one.
+    #[serde(with = "text")]
+    pub next: Lsn,
+    /// Where the slot is to be read from afterwards.
+    #[serde(with = "text")]
+    pub then: Lsn,
+    /// Whether they are all the rows from before the slot; otherwise those that are missing in Kafka.
+    pub existing: bool,
 }
 
 /// A record that this walpost cannot read.
@@ -99,6 +117,8 @@ struct Value {
     skipped: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     delivered: Option<Delivered>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rows: Option<UnfinishedRows>,
     layout: String,
     at_ms: u64,
 }
@@ -151,6 +171,7 @@ impl State {
             }),
             skipped: self.skipped.iter().map(ToString::to_string).collect(),
             delivered: self.delivered.clone(),
+            rows: self.rows,
             layout: self.layout.clone(),
             at_ms: self.at_ms,
         })
@@ -192,6 +213,7 @@ impl State {
             partial,
             skipped: skipped.collect::<Result<_, _>>()?,
             delivered: value.delivered,
+            rows: value.rows,
             layout: value.layout,
             at_ms: value.at_ms,
         })
@@ -212,6 +234,7 @@ mod tests {
             partial: None,
             skipped: Vec::new(),
             delivered: None,
+            rows: None,
             layout: "l".to_owned(),
             at_ms: 7,
         }
@@ -229,7 +252,13 @@ mod tests {
         for (last, partial) in [(None, None), (Some(last), None), (Some(last), Some(event))] {
             let skipped = partial.into_iter().collect();
             let delivered = last.map(|last| Delivered::new(last.xid.into()));
-            let state = State { partial, skipped, delivered, ..state(last) };
+            let rows = partial.map(|partial| UnfinishedRows {
+                since_ms: 9,
+                next: partial.commit_lsn,
+                then: Lsn::new(u64::MAX),
+                existing: true,
+            });
+            let state = State { partial, skipped, delivered, rows, ..state(last) };
             assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
         }
     }

@@ -444,7 +444,7 @@ async fn status_is_readable_and_its_exit_code_reflects_delivery() {
         watch.stdout().iter().filter(|line| line.starts_with("delivering")).count() >= 2
     })
     .await;
-    watch.interrupt();
+    watch.terminate();
     assert!(watch.wait(SHORT_TIMEOUT).await.is_some());
     let address = answering.address.clone();
     stop(answering.walpost).await;

@@ -14,6 +14,8 @@ mod debezium;
 mod endpoints;
 #[cfg(feature = "crash-points")]
 mod exactly_once;
+#[cfg(feature = "crash-points")]
+mod existing_rows;
 mod failover;
 mod feed_costs;
 mod feed_switching;
@@ -28,6 +30,8 @@ mod pg_versions;
 mod poison;
 mod poison_isolation;
 mod records;
+#[cfg(feature = "crash-points")]
+mod recover;
 mod replay;
 mod replay_events;
 mod sessions;

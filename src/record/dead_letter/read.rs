@@ -90,6 +90,11 @@ impl<'a> Letter<'a> {
         }))
     }
 
+    /// The event's id, if it has one.
+    pub fn id(&self) -> Option<&[u8]> {
+        self.fields.get(Role::Id.name())?.as_deref()
+    }
+
     /// The event, with the additional columns of the current configuration; it is poison if the
     /// dead letter lacks one. `names` are the columns of the roles.
     pub fn event(&self, placed: &[String], names: &ColumnNames) -> Result<Event<'_>, Poison> {

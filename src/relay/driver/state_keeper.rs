@@ -49,6 +49,8 @@ pub struct StateSettings {
     pub layout: String,
     /// Whether the relay ends if the topic is missing or may not be used.
     pub required: bool,
+    /// Whether rows are published that the slot does not send, instead of what it sends.
+    pub publishes_rows: bool,
     /// When to commit; used with a core that is [`Core::exactly_once`].
     pub commits: CommitLimits,
 }

@@ -78,6 +78,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 delivery_id: keeper.settings.delivery_id.clone(),
             }))));
         };
+        if state.rows.is_some() != keeper.settings.publishes_rows {
+            let topic = keeper.settings.topic.clone();
+            let error = SlotError::UnfinishedRows { slot, topic };
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
+        }
         // Another instance may have the slot since, and more WAL: the next session tells.
         let is_behind = session.flushed() < state.acked_upto;
         if is_behind && keeper.not_reached.replace(state.acked_upto) != Some(state.acked_upto) {

@@ -1,0 +1,192 @@
+//! `walpost recover`: publishes rows that the slot does not send and that are not in Kafka.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::args::RecoverArguments;
+use super::progress::progress;
+use super::stdout::{complain, print};
+use super::{Exit, block_on, logged, run};
+use crate::assembly;
+use crate::config::{Config, Environment, Flags};
+use crate::metrics::Metrics;
+use crate::recovery::{self, Compared, Listed, Purpose, Recovery, RecoveryError, Since};
+use crate::setup::{AdoptError, Positions};
+use crate::state::unix_ms;
+
+/// How often progress is printed.
+const PROGRESS: Duration = Duration::from_secs(2);
+
+/// Events that are named unless all are listed.
+const NAMED: u64 = 10;
+
+/// What to do with the rows.
+#[derive(Debug, Clone)]
+pub(super) struct RowOptions {
+    pub(super) purpose: Purpose,
+    pub(super) order_by: Option<String>,
+    pub(super) time_column: Option<String>,
+    /// Name all events whose rows are gone.
+    pub(super) list: bool,
+    pub(super) publish_undecided: bool,
+    pub(super) apply: bool,
+}
+
+pub(super) fn command(arguments: RecoverArguments) -> Exit {
+    let (config, _level) = match logged(&Flags::from(arguments.options)) {
+        Ok(begun) => begun,
+        Err(exit) => return exit,
+    };
+    let since = match arguments.since {
+        Some(time) => Since::Time(time),
+        None if arguments.all => Since::Everything,
+        None => Since::Bookmark,
+    };
+    let options = RowOptions {
+        purpose: Purpose::Recover(since),
+        order_by: arguments.order_by,
+        time_column: arguments.time_column,
+        list: arguments.list,
+        publish_undecided: arguments.publish_undecided,
+        apply: arguments.apply,
+    };
+    let recovered = block_on(async {
+        let environment = Environment::of_process();
+        let positions = positions(&config, &environment, options.apply).await?;
+        publish(&config, &environment, positions, options).await
+    });
+    match recovered {
+        Ok(exit) => exit,
+        Err(error) => failed(&error),
+    }
+}
+
+/// The positions of slot and state topic.
+pub(super) async fn positions(
+    config: &Config,
+    environment: &Environment,
+    creates: bool,
+) -> Result<Positions, RecoveryError> {
+    let conninfo = assembly::conninfo(config, environment)?;
+    let kafka = assembly::kafka(config);
+    Ok(Positions::read(config, &conninfo, &kafka, recovery::wanted(creates)).await?)
+}
+
+/// Prints the error.
+pub(super) fn failed(error: &RecoveryError) -> Exit {
+    complain(&error.to_string());
+    match error {
+        RecoveryError::Source(error) | RecoveryError::Positions(AdoptError::Source(error)) => {
+            error.into()
+        }
+        RecoveryError::Relay(error) => run::exit(error),
+        RecoveryError::Config(_)
+        | RecoveryError::Sink(_)
+        | RecoveryError::Assembly(_)
+        | RecoveryError::NoIds
+        | RecoveryError::SeveralTables
+        | RecoveryError::Positions(AdoptError::Off) => Exit::Config,
+        RecoveryError::NoSlot(_) | RecoveryError::Used(_) => Exit::Slot,
+        RecoveryError::Positions(_)
+        | RecoveryError::Kafka { .. }
+        | RecoveryError::OpenTransaction(_)
+        | RecoveryError::NoBookmark(_)
+        | RecoveryError::PartlyPublished
+        | RecoveryError::NoPositions(_) => Exit::Failure,
+    }
+}
+
+/// Compares, reports, and publishes if that is ordered.
+pub(super) async fn publish(
+    config: &Config,
+    environment: &Environment,
+    positions: Positions,
+    options: RowOptions,
+) -> Result<Exit, RecoveryError> {
+    let RowOptions { purpose, order_by, time_column, list, publish_undecided, apply } = options;
+    let has_slot = positions.has_slot();
+    let mut ghosts = 0;
+    let listed = |listed: Listed| match listed {
+        Listed::Gap(text) => complain(&text),
+        Listed::Ghost(id) => {
+            ghosts += 1;
+            if list || ghosts <= NAMED {
+                print(&format!("in Kafka, and in no table: {id}\n"));
+            }
+            if !list && ghosts == NAMED + 1 {
+                print("… (--list names all of them)\n");
+            }
+        }
+    };
+    let what = (purpose.clone(), order_by, time_column);
+    let recovery = Recovery::begin(config, environment, positions, what, listed, complain).await?;
+    if let Some(bookmark) = recovery.bookmark() {
+        let ago = unix_ms().saturating_sub(bookmark.at_ms) / 1000;
+        print(&format!(
+            "rows of transactions before {} are delivered, as the state topic tells ({ago} s ago)\n",
+            bookmark.below
+        ));
+    }
+    if let Some(compared) = recovery.compared() {
+        print(&report(&compared, recovery.streamed()));
+    }
+    let undecided = recovery.compared().map_or(0, |compared| compared.undecided);
+    let rows = recovery.rows(publish_undecided);
+    if !apply {
+        let slot =
+            if has_slot { "" } else { "; the slot is missing: `walpost init --apply` first" };
+        print(&format!("nothing was changed; with --apply {rows} events are published{slot}\n"));
+        return Ok(if rows + undecided == 0 { Exit::Ok } else { Exit::Failure });
+    }
+    let mut progress = None;
+    let published = recovery.publish(publish_undecided, |stop, metrics| {
+        if let Err(error) = run::stop_on_signals(stop) {
+            complain(&format!("cannot take signals: {error}"));
+        }
+        progress = Some(tokio::spawn(report_progress(metrics, rows)));
+    });
+    let published = published.await;
+    if let Some(progress) = progress {
+        progress.abort();
+    }
+    let summary = published?;
+    let counters = summary.map(|summary| summary.counters).unwrap_or_default();
+    print(&format!("{} events published", counters.events));
+    if counters.dead_letters > 0 {
+        print(&format!(", {} of them as dead letters", counters.dead_letters));
+    }
+    if counters.skipped > 0 {
+        print(&format!(", {} of them skipped", counters.skipped));
+    }
+    print("; `walpost run` continues with what the slot sends\n");
+    if undecided > 0 && !publish_undecided {
+        complain(&format!(
+            "{undecided} events were not published: whether they are in Kafka cannot be told; \
+             --publish-undecided publishes them too"
+        ));
+        return Ok(Exit::Failure);
+    }
+    Ok(Exit::Ok)
+}
+
+fn report(compared: &Compared, streamed: u64) -> String {
+    let Compared { rows, published, missing, undecided, ghosts } = compared;
+    format!(
+        "rows that were compared:          {rows}\n\
+         in Kafka:                         {published}\n\
+         missing in Kafka:                 {missing}\n\
+         cannot be told:                   {undecided}\n\
+         waiting in the slot, not compared: {streamed}\n\
+         in Kafka, and in no table:        {ghosts}\n"
+    )
+}
+
+async fn report_progress(metrics: Arc<Metrics>, rows: u64) {
+    let began = Instant::now();
+    let mut ticks = tokio::time::interval(PROGRESS);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        complain(&progress(metrics.delivered.get(), rows, began.elapsed()));
+    }
+}

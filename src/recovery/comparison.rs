@@ -1,0 +1,331 @@
+//! Which of the chosen rows are in Kafka, told by the events' ids.
+//!
+//! A row has 16 bytes here, whatever its size.
+
+use std::collections::BTreeSet;
+
+use sha2::{Digest as _, Sha256};
+
+use super::error::RecoveryError;
+use super::published::{ID_HEADER, PublishedRecords};
+use crate::lsn::Lsn;
+use crate::outbox::{FoundTable, Outbox};
+use crate::pgoutput::{Insert, PgTimestamp, Tuple};
+use crate::position::EventPosition;
+use crate::record::{Policies, Router};
+use crate::sink::KafkaConfig;
+use crate::source::RowSnapshot;
+
+/// Records before a time that are read too: clocks differ, and a record is written after its row.
+const MARGIN_MS: i64 = 3_600_000;
+
+/// The start of a hash, and the place of the row among those that are read.
+type IdAt = ([u8; 12], u32);
+
+/// What became of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is not in Kafka.
+    Missing,
+    /// It is in Kafka.
+    Published,
+    /// Its topic may have lost its record, or the row has no id.
+    Undecided,
+}
+
+/// The counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Compared {
+    /// Rows that were compared.
+    pub(crate) rows: u64,
+    /// Those that are in Kafka.
+    pub(crate) published: u64,
+    /// Those that are not.
+    pub(crate) missing: u64,
+    /// Those that cannot be told.
+    pub(crate) undecided: u64,
+    /// Events in Kafka whose rows are in none of the tables.
+    pub(crate) ghosts: u64,
+}
+
+/// What is listed, one by one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Listed {
+    /// The id of an event in Kafka whose row is in none of the tables.
+    Ghost(String),
+    /// Why rows of a topic cannot be told.
+    Gap(String),
+}
+
+/// The chosen rows, in the order in which they are read.
+pub(super) struct Comparison {
+    fates: Vec<Fate>,
+    counts: Compared,
+}
+
+/// Tells events apart, and their topics.
+struct Identifier {
+    outbox: Outbox,
+    router: Router,
+    /// Where undeliverable events go, if they go anywhere.
+    dead_letters: Option<String>,
+}
+
+/// What is known of a row.
+struct Identified {
+    id: Option<[u8; 12]>,
+    topic: Option<String>,
+}
+
+fn hash(id: &[u8]) -> [u8; 12] {
+    let mut start = [0; 12];
+    start.copy_from_slice(&Sha256::digest(id)[..12]);
+    start
+}
+
+impl Identifier {
+    fn of(&mut self, relation: u32, tuple: Tuple) -> Result<Identified, RecoveryError> {
+        let position = EventPosition { commit_lsn: Lsn::ZERO, ordinal: 0 };
+        let insert = Insert { relation, tuple };
+        let event = self.outbox.event(&insert, position, PgTimestamp::from_micros(0));
+        // An unreadable row.
+        let Some(Ok(event)) = event else { return Ok(Identified { id: None, topic: None }) };
+        Ok(match self.router.route(&event) {
+            Ok(record) => {
+                let header = record.headers.iter().find(|header| header.name == ID_HEADER);
+                let header = header.ok_or(RecoveryError::NoIds)?;
+                let id = header.value.as_deref().map(hash);
+                Identified { id, topic: Some(record.topic.to_owned()) }
+            }
+            Err(_) => {
+                Identified { id: event.id.as_deref().map(hash), topic: self.dead_letters.clone() }
+            }
+        })
+    }
+}
+
+/// From where on Kafka is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadFrom {
+    /// From its beginning: the times of records are not those of their production.
+    Beginning,
+    /// From a time, in milliseconds since 1970: nothing was published before.
+    Time(u64),
+    /// From the time of the oldest row; at least from this one.
+    OldestRow(u64),
+}
+
+impl ReadFrom {
+    /// The time, given that of the oldest row; it is not known if a row has none.
+    fn since_ms(self, oldest_ms: Option<i64>) -> Option<i64> {
+        let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+        let since = match self {
+            Self::Beginning => None,
+            Self::Time(time) => Some(ms(time)),
+            Self::OldestRow(time) => oldest_ms.map(|oldest| oldest.min(ms(time))),
+        };
+        since.map(|since| since.saturating_sub(MARGIN_MS))
+    }
+}
+
+/// What a comparison needs.
+pub(super) struct Comparing<'a> {
+    pub(super) snapshot: &'a RowSnapshot,
+    /// The ids of rows that the slot sends, which are left out.
+    pub(super) streamed: &'a [String],
+    pub(super) kafka: &'a KafkaConfig,
+    pub(super) outbox: Outbox,
+    pub(super) router: Router,
+    pub(super) policies: &'a Policies,
+    pub(super) from: ReadFrom,
+    /// Whether to look for events whose rows are gone.
+    pub(super) ghosts: bool,
+}
+
+impl Comparison {
+    /// Reads the rows, then Kafka. Calls `list` for what is listed, and `note` for each step.
+    pub(super) async fn run(
+        comparing: Comparing<'_>,
+        mut list: impl FnMut(Listed),
+        mut note: impl FnMut(&str),
+    ) -> Result<Self, RecoveryError> {
+        let Comparing { snapshot, streamed, kafka, outbox, router, policies, .. } = comparing;
+        let dead_letters = policies.write_letters().then(|| policies.dead_letter_topic.clone());
+        let mut identifier = Identifier { outbox, router, dead_letters };
+        note("reading the rows");
+        let rows = Rows::read(snapshot, streamed, &mut identifier).await?;
+        let Rows { mut ids, topics, of_topic, mut fates, oldest_ms, is_untimed } = rows;
+        ids.sort_unstable();
+        let since = comparing.from.since_ms(oldest_ms.filter(|_| !is_untimed));
+        let mut read = topics.clone();
+        if let Some(letters) = &identifier.dead_letters
+            && !read.contains(letters)
+        {
+            read.push(letters.clone());
+        }
+        let records = PublishedRecords::open(kafka, &read, since).await?;
+        note(&format!("reading {} records of {} topics", records.offsets, read.len()));
+        let gaps: BTreeSet<usize> = topics
+            .iter()
+            .enumerate()
+            .filter_map(|(index, name)| {
+                let read = records.topics.iter().find(|read| read.name == *name)?;
+                let gap = read.gap.as_ref()?;
+                list(Listed::Gap(format!("topic {name}: {gap}")));
+                Some(index)
+            })
+            .collect();
+        let mut ghosts = 0;
+        let found: Result<(), RecoveryError> = records
+            .read(async |published| {
+                let mut unknown = Vec::new();
+                for id in published {
+                    let hash = hash(&id);
+                    let first = ids.partition_point(|(other, _)| *other < hash);
+                    let same = ids[first..].iter().take_while(|(other, _)| *other == hash);
+                    let mut is_known = false;
+                    for (_, at) in same {
+                        fates[*at as usize] = Fate::Published;
+                        is_known = true;
+                    }
+                    if !is_known && comparing.ghosts {
+                        unknown.extend(String::from_utf8(id));
+                    }
+                }
+                unknown.sort_unstable();
+                unknown.dedup();
+                for ghost in snapshot.absent(unknown).await? {
+                    ghosts += 1;
+                    list(Listed::Ghost(ghost));
+                }
+                Ok(())
+            })
+            .await;
+        found?;
+        for (fate, topic) in fates.iter_mut().zip(of_topic) {
+            if *fate == Fate::Missing && gaps.contains(&usize::from(topic)) {
+                *fate = Fate::Undecided;
+            }
+        }
+        let count = |wanted| fates.iter().filter(|fate| **fate == wanted).count() as u64;
+        let counts = Compared {
+            rows: fates.len() as u64,
+            published: count(Fate::Published),
+            missing: count(Fate::Missing),
+            undecided: count(Fate::Undecided),
+            ghosts,
+        };
+        Ok(Self { fates, counts })
+    }
+
+    pub(super) fn counts(&self) -> Compared {
+        self.counts
+    }
+
+    /// Whether the row at this place is to be published.
+    pub(super) fn is_wanted(&self, at: usize, with_undecided: bool) -> bool {
+        match self.fates.get(at) {
+            Some(Fate::Missing) => true,
+            Some(Fate::Undecided) => with_undecided,
+            Some(Fate::Published) | None => false,
+        }
+    }
+}
+
+/// The rows that are compared.
+struct Rows {
+    ids: Vec<IdAt>,
+    /// Their topics.
+    topics: Vec<String>,
+    /// The topic of each row, as an index; the highest number: none.
+    of_topic: Vec<u16>,
+    fates: Vec<Fate>,
+    /// The time of the oldest one, in milliseconds since 1970.
+    oldest_ms: Option<i64>,
+    /// Whether one has no time.
+    is_untimed: bool,
+}
+
+impl Rows {
+    async fn read(
+        snapshot: &RowSnapshot,
+        streamed: &[String],
+        identifier: &mut Identifier,
+    ) -> Result<Self, RecoveryError> {
+        let mut all = Self {
+            ids: Vec::new(),
+            topics: Vec::new(),
+            of_topic: Vec::new(),
+            fates: Vec::new(),
+            oldest_ms: None,
+            is_untimed: false,
+        };
+        let mut failed = None;
+        for (index, table) in snapshot.tables.iter().enumerate() {
+            expect(&mut identifier.outbox, table)?;
+            let relation = table.relation.oid;
+            snapshot
+                .rows(index, streamed, async |rows| {
+                    for row in rows {
+                        let times = all.oldest_ms.into_iter().chain(row.written_ms);
+                        all.oldest_ms = times.min();
+                        all.is_untimed |= row.written_ms.is_none();
+                        match identifier.of(relation, row.tuple) {
+                            Ok(identified) => all.add(identified),
+                            Err(error) => failed = Some(error),
+                        }
+                    }
+                    failed.is_none()
+                })
+                .await?;
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, Identified { id, topic }: Identified) {
+        let at = u32::try_from(self.fates.len()).unwrap_or(u32::MAX);
+        self.fates.push(if id.is_some() { Fate::Missing } else { Fate::Undecided });
+        self.ids.extend(id.map(|id| (id, at)));
+        let topic = topic.map_or(u16::MAX, |topic| {
+            // Mostly the same few.
+            let index = self.topics.iter().position(|other| *other == topic);
+            let index = index.unwrap_or_else(|| {
+                self.topics.push(topic);
+                self.topics.len() - 1
+            });
+            u16::try_from(index).unwrap_or(u16::MAX)
+        });
+        self.of_topic.push(topic);
+    }
+}
+
+/// Tells the outbox of the table's columns.
+pub(super) fn expect(outbox: &mut Outbox, table: &FoundTable) -> Result<(), RecoveryError> {
+    outbox.expect(table).map_err(|error| {
+        RecoveryError::Source(crate::source::SourceError::Setup(error.to_string()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kafka_is_read_from_an_hour_before_the_oldest_row() {
+        let hours = |hours: i64| hours * MARGIN_MS;
+        let ms = |hours: u64| hours * MARGIN_MS.unsigned_abs();
+        for (from, oldest, since) in [
+            (ReadFrom::Beginning, Some(hours(9)), None),
+            (ReadFrom::Time(ms(20)), Some(hours(9)), Some(hours(19))),
+            (ReadFrom::Time(ms(20)), None, Some(hours(19))),
+            (ReadFrom::OldestRow(ms(20)), Some(hours(9)), Some(hours(8))),
+            (ReadFrom::OldestRow(ms(20)), Some(hours(30)), Some(hours(19))),
+            (ReadFrom::OldestRow(ms(20)), None, None),
+        ] {
+            assert_eq!(from.since_ms(oldest), since, "{from:?} {oldest:?}");
+        }
+    }
+}

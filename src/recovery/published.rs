@@ -1,0 +1,280 @@
+//! Reads what is in Kafka: the event id of every record of some topics since a time, up to their
+//! ends.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use rdkafka::consumer::{Consumer as _, StreamConsumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{BorrowedMessage, Headers as _};
+use rdkafka::metadata::MetadataTopic;
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+use tokio::time::{sleep, timeout};
+
+use super::error::RecoveryError;
+use crate::record::dead_letter::Letter;
+use crate::sink::{self, Callbacks, KafkaConfig, MetadataClient};
+
+/// Timeout for each request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long to wait for the next record before the end of a partition.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long the transactions of other producers may stay open: until they end, readers do not see
+/// what follows. `transaction.max.timeout.ms` of brokers is a quarter of an hour.
+const OPEN_TRANSACTIONS: Duration = Duration::from_secs(900);
+
+/// How often brokers are asked whether they have ended.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The consumer group, of which nothing is committed.
+const GROUP: &str = "walpost-recover";
+
+/// Records that are passed on together.
+const BATCH: usize = 50_000;
+
+/// The header with an event's id, in each profile.
+pub(super) const ID_HEADER: &str = "id";
+
+/// A topic that is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReadTopic {
+    /// Its name.
+    pub(crate) name: String,
+    /// Why it may lack records of the time in question; `None`: it has all.
+    pub(crate) gap: Option<String>,
+}
+
+/// The first offset to read, and the end at the start.
+struct Range {
+    from: i64,
+    end: i64,
+}
+
+/// By partition.
+type Ranges = BTreeMap<i32, Range>;
+
+/// The records of some topics.
+pub(crate) struct PublishedRecords {
+    kafka: KafkaConfig,
+    /// What there is to read of each topic.
+    ranges: Vec<(String, Ranges)>,
+    /// The topics.
+    pub(crate) topics: Vec<ReadTopic>,
+    /// How many offsets there are to read.
+    pub(crate) offsets: u64,
+}
+
+impl PublishedRecords {
+    /// The records from `since_ms` on, in milliseconds since 1970, or all. Waits for the end of
+    /// transactions that other producers have open.
+    pub(crate) async fn open(
+        kafka: &KafkaConfig,
+        topics: &[String],
+        since_ms: Option<i64>,
+    ) -> Result<Self, RecoveryError> {
+        let (committed, all) =
+            (consumer(kafka, "read_committed")?, consumer(kafka, "read_uncommitted")?);
+        let deadline = Instant::now() + OPEN_TRANSACTIONS;
+        let (mut ranges, mut read) = (Vec::new(), Vec::with_capacity(topics.len()));
+        for (name, is_compacted) in topics.iter().zip(compacted(kafka, topics).await?) {
+            // What lies behind an open transaction counts too.
+            let mut found = ranges_of(&all, name, since_ms)
+                .map_err(|error| failed(name, "its offsets cannot be read", &error))?;
+            found.ranges.retain(|_, range| range.from < range.end);
+            for (partition, range) in &found.ranges {
+                loop {
+                    let visible = committed.fetch_watermarks(name, *partition, REQUEST_TIMEOUT);
+                    let visible =
+                        visible.map_err(|error| failed(name, "its end cannot be read", &error))?;
+                    if visible.1 >= range.end {
+                        break;
+                    }
+                    if Instant::now() >= deadline {
+                        return Err(RecoveryError::OpenTransaction(name.clone()));
+                    }
+                    sleep(RETRY_INTERVAL).await;
+                }
+            }
+            let gap = match (is_compacted, found.gap) {
+                (true, _) => Some("it is compacted"),
+                (false, true) => Some("its oldest records are deleted"),
+                (false, false) => None,
+            };
+            ranges.push((name.clone(), found.ranges));
+            read.push(ReadTopic { name: name.clone(), gap: gap.map(str::to_owned) });
+        }
+        let all = ranges.iter().flat_map(|(_, ranges)| ranges.values());
+        let offsets = all.map(|range| (range.end - range.from).unsigned_abs()).sum();
+        Ok(Self { kafka: kafka.clone(), ranges, topics: read, offsets })
+    }
+
+    /// Calls `each` with the ids of the records of a topic, some at a time.
+    pub(crate) async fn read<E: From<RecoveryError>>(
+        self,
+        mut each: impl AsyncFnMut(Vec<Vec<u8>>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for (topic, ranges) in self.ranges {
+            // One for each: the end of a partition is reported without its topic.
+            let consumer = consumer(&self.kafka, "read_committed")?;
+            let read = read_topic(&consumer, &topic, ranges, &mut each).await;
+            crate::sink::drop_on_threads([consumer]);
+            read?;
+        }
+        Ok(())
+    }
+}
+
+/// The id of the event in a record, or in a dead letter; `None` for records of others.
+fn id_of(record: &BorrowedMessage<'_>) -> Option<Vec<u8>> {
+    let header = |name: &str| {
+        let mut headers = record.headers()?.iter();
+        headers.find(|header| header.key == name)?.value
+    };
+    match Letter::read(record.key(), record.payload(), header) {
+        Ok(Some(letter)) => letter.id().map(<[u8]>::to_vec),
+        _ => header(ID_HEADER).map(<[u8]>::to_vec),
+    }
+}
+
+async fn read_topic<E: From<RecoveryError>>(
+    consumer: &StreamConsumer<Callbacks>,
+    topic: &str,
+    mut ranges: Ranges,
+    each: &mut impl AsyncFnMut(Vec<Vec<u8>>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut ids = Vec::new();
+    let unreadable = |error: KafkaError| failed(topic, "it cannot be read", &error);
+    let mut list = TopicPartitionList::new();
+    for (partition, range) in &ranges {
+        list.add_partition_offset(topic, *partition, Offset::Offset(range.from))
+            .map_err(unreadable)?;
+    }
+    consumer.assign(&list).map_err(unreadable)?;
+    while !ranges.is_empty() {
+        let received = timeout(IDLE_TIMEOUT, consumer.recv()).await;
+        let received = received.map_err(|_| RecoveryError::Kafka {
+            topic: topic.to_owned(),
+            why: format!("nothing was received for {IDLE_TIMEOUT:?}"),
+        })?;
+        match received {
+            Ok(record) => {
+                let Some(range) = ranges.get(&record.partition()) else { continue };
+                if record.offset() < range.end {
+                    ids.extend(id_of(&record));
+                }
+                if record.offset() + 1 >= range.end {
+                    ranges.remove(&record.partition());
+                }
+            }
+            // The offsets that are left have no record, such as the ends of transactions.
+            Err(KafkaError::PartitionEOF(partition)) => {
+                ranges.remove(&partition);
+            }
+            Err(error) => match error.rdkafka_error_code() {
+                // librdkafka reconnects.
+                Some(
+                    Code::BrokerTransportFailure
+                    | Code::AllBrokersDown
+                    | Code::OperationTimedOut
+                    | Code::Resolve,
+                ) => tracing::debug!(%error, "Kafka cannot be read for now"),
+                _ => return Err(unreadable(error).into()),
+            },
+        }
+        if ids.len() >= BATCH {
+            each(std::mem::take(&mut ids)).await?;
+        }
+    }
+    each(ids).await
+}
+
+fn failed(topic: &str, what: &str, error: &KafkaError) -> RecoveryError {
+    RecoveryError::Kafka { topic: topic.to_owned(), why: format!("{what}: {error}") }
+}
+
+fn consumer(
+    kafka: &KafkaConfig,
+    isolation: &str,
+) -> Result<StreamConsumer<Callbacks>, RecoveryError> {
+    let consumer: StreamConsumer<Callbacks> = sink::consumer_config(kafka, GROUP)
+        .set("enable.auto.offset.store", "false")
+        .set("enable.partition.eof", "true")
+        .set("isolation.level", isolation)
+        .create_with_context(Callbacks)
+        .map_err(|error| failed("", "the consumer cannot be created", &error))?;
+    // Polls it; there is nothing to receive yet.
+    let _ = consumer.recv().now_or_never();
+    Ok(consumer)
+}
+
+struct Found {
+    ranges: Ranges,
+    /// Whether records from the time on may be deleted.
+    gap: bool,
+}
+
+/// The offsets of a topic from a time on. A topic that does not exist has none.
+fn ranges_of(
+    consumer: &StreamConsumer<Callbacks>,
+    topic: &str,
+    since_ms: Option<i64>,
+) -> Result<Found, KafkaError> {
+    let mut found = Found { ranges: Ranges::new(), gap: false };
+    let metadata = consumer.fetch_metadata(Some(topic), REQUEST_TIMEOUT)?;
+    let Some(described) = metadata.topics().iter().find(|one| one.name() == topic) else {
+        return Ok(found);
+    };
+    match MetadataTopic::error(described).map(Code::from) {
+        None => {}
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(found),
+        Some(code) => return Err(KafkaError::MetadataFetch(code)),
+    }
+    let mut times = TopicPartitionList::new();
+    for partition in described.partitions() {
+        let offset = Offset::Offset(since_ms.unwrap_or_default());
+        times.add_partition_offset(topic, partition.id(), offset)?;
+    }
+    let times = match since_ms {
+        Some(_) => Some(consumer.offsets_for_times(times, REQUEST_TIMEOUT)?),
+        None => None,
+    };
+    for partition in described.partitions() {
+        let number = partition.id();
+        let (first, end) = consumer.fetch_watermarks(topic, number, REQUEST_TIMEOUT)?;
+        let at = times.as_ref().and_then(|times| times.find_partition(topic, number));
+        let from = match at.map(|at| at.offset()) {
+            Some(Offset::Offset(offset)) => offset.max(first),
+            // No record is as young as that.
+            Some(_) => end,
+            None => first,
+        };
+        // Something before the time is left: nothing after it is deleted.
+        found.gap |= first > 0 && from <= first;
+        found.ranges.insert(number, Range { from, end });
+    }
+    Ok(found)
+}
+
+/// Which of the topics are compacted.
+async fn compacted(kafka: &KafkaConfig, topics: &[String]) -> Result<Vec<bool>, RecoveryError> {
+    let (kafka, topics) = (kafka.clone(), topics.to_vec());
+    // The client waits for the brokers' answers.
+    let asked = tokio::task::spawn_blocking(move || {
+        let client = MetadataClient::open(&kafka)?;
+        client.reach(REQUEST_TIMEOUT).map_err(|failure| RecoveryError::Kafka {
+            topic: String::new(),
+            why: failure.into_reason(),
+        })?;
+        let is_compacted = |topic: &String| {
+            let settings = client.topic_settings(topic)?;
+            Some(settings.get("cleanup.policy")?.contains("compact"))
+        };
+        Ok(topics.iter().map(|topic| is_compacted(topic).unwrap_or(false)).collect())
+    });
+    asked
+        .await
+        .map_err(|error| RecoveryError::Kafka { topic: String::new(), why: error.to_string() })?
+}

@@ -1,0 +1,470 @@
+//! The rows of the outbox tables in one snapshot, read in the text form of the output plugin.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres_protocol::escape::{escape_identifier, escape_literal};
+use tokio::time::{Instant, sleep};
+use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::types::ToSql;
+
+use super::catalog::Facts;
+use super::connection::connect::{self, Control, SqlClient};
+use super::connection::instance::Instance;
+use super::publication_guard::Catalogs;
+use super::session_setup::{server_history, session_settings};
+use super::timeline::Timelines;
+use super::{PublicationFingerprint, Security, ServerIdentity, SourceConfig, SourceError};
+use crate::conninfo::ConnInfo;
+use crate::lsn::Lsn;
+use crate::outbox::{ColumnNames, FoundTable, Role, TableName};
+use crate::pgoutput::{Message, Tuple, decode};
+
+/// Rows that are fetched together.
+const FETCHED: usize = 1_000;
+
+/// How long the WAL before the snapshot may take to be flushed. The WAL writer does that several
+/// times a second.
+const FLUSH_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where rows have the time at which they were written, unless configured.
+const TIME_COLUMN: &str = "created_at";
+
+/// Bytes of a WAL page, and of the longest header of one: the insert position may lie behind a
+/// header that is not written yet.
+const PAGE: u64 = 8192;
+const PAGE_HEADER: u64 = 40;
+
+/// How a table is read.
+const TABLE: &str = "
+    SELECT c.relkind = 'p', pg_catalog.row_security_active(c.oid),
+           pg_catalog.has_table_privilege(c.oid, 'SELECT')
+      FROM pg_catalog.pg_class c WHERE c.oid = $1";
+
+/// The publication's condition on the rows (PostgreSQL 15 and later).
+const ROW_FILTER: &str = "
+    SELECT rowfilter FROM pg_catalog.pg_publication_tables
+     WHERE pubname::pg_catalog.text = $1 AND schemaname::pg_catalog.text = $2
+       AND tablename::pg_catalog.text = $3";
+
+/// The columns that have times, with or without a zone, and all others.
+const COLUMNS: &str = "
+    SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114
+      FROM pg_catalog.pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped";
+
+/// Which rows are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RowBound {
+    /// All.
+    All,
+    /// Those that were written, or updated, by transactions with this id or a higher one.
+    FromXid(u64),
+    /// Those that were written at this time or later, in PostgreSQL's notation.
+    Since(String),
+}
+
+/// Which rows are read, and in which order.
+#[derive(Debug, Clone)]
+pub(crate) struct RowChoice {
+    /// Which ones.
+    pub(crate) bound: RowBound,
+    /// The column with the time at which a row was written; `None`: as configured.
+    pub(crate) time_column: Option<String>,
+    /// The column by which the rows are ordered; `None`: by time and id.
+    pub(crate) order_by: Option<String>,
+}
+
+/// A row.
+#[derive(Debug, Clone)]
+pub(crate) struct ScannedRow {
+    /// The columns that the publication sends.
+    pub(crate) tuple: Tuple,
+    /// When it was written, in milliseconds since 1970, if the table tells.
+    pub(crate) written_ms: Option<i64>,
+}
+
+/// The SQL of a table's rows.
+#[derive(Debug, Clone)]
+struct Scan {
+    name: TableName,
+    /// The expressions that are selected.
+    columns: String,
+    /// `FROM … WHERE …`, up to the ids that are left out.
+    from: String,
+    /// The id as text.
+    id: String,
+    order: String,
+}
+
+/// A session with a snapshot.
+pub(crate) struct RowSnapshot {
+    client: Arc<SqlClient>,
+    control: Control,
+    /// The server.
+    pub(crate) identity: ServerIdentity,
+    /// The publication.
+    pub(crate) fingerprint: PublicationFingerprint,
+    /// The tables, with the columns that the publication sends.
+    pub(crate) tables: Vec<FoundTable>,
+    /// No transaction with this id or a higher one is visible.
+    pub(crate) xmax: u64,
+    /// Everything that is visible has committed before this LSN, and is flushed.
+    pub(crate) end: Lsn,
+    timelines: Timelines,
+    database_oid: u32,
+    scans: Vec<Scan>,
+}
+
+impl RowSnapshot {
+    /// Opens a session with a snapshot of now.
+    pub(crate) async fn open(
+        config: &SourceConfig,
+        conninfo: &ConnInfo,
+        application_name: &str,
+    ) -> Result<Self, SourceError> {
+        let control = connect::control(conninfo, application_name).await?;
+        let (system_identifier, timeline, timelines) =
+            server_history(conninfo, &control, application_name).await?;
+        let client = Arc::clone(&control.client);
+        let facts = Facts::read(&client, &config.slot).await?;
+        facts.require_version()?;
+        if facts.in_recovery {
+            return Err(SourceError::Setup(
+                "this server is a standby: connect to the primary".to_owned(),
+            ));
+        }
+        let postmaster_start = Instance::of(&client).await?.postmaster_start;
+        let identity = ServerIdentity { system_identifier, timeline, postmaster_start };
+        let (catalogs, check) =
+            Catalogs::checked(Arc::clone(&client), facts.version, config).await?;
+        let tables = catalogs.published_tables().await?;
+        let mut snapshot = Self {
+            client,
+            control,
+            identity,
+            fingerprint: check.fingerprint,
+            tables,
+            xmax: 0,
+            end: Lsn::ZERO,
+            timelines,
+            database_oid: facts.database_oid,
+            scans: Vec::new(),
+        };
+        let settings = session_settings(conninfo, facts.version);
+        snapshot.begin(&settings).await?;
+        Ok(snapshot)
+    }
+
+    async fn begin(&mut self, settings: &str) -> Result<(), SourceError> {
+        let failed = |error| SourceError::query("taking a snapshot", &error);
+        let begin = format!(
+            "{settings}; SET idle_in_transaction_session_timeout = 0; SET cursor_tuple_fraction = 1;
+             BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        );
+        self.client.batch_execute(&begin).await.map_err(failed)?;
+        // The snapshot is that of the query, so it is older than the position.
+        let sql =
+            "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text,
+                          pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text";
+        let row = self.client.query_one(sql, &[]).await.map_err(failed)?;
+        let (xmax, end): (String, String) =
+            (row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?);
+        let unreadable = || SourceError::Lost("the snapshot cannot be read".to_owned());
+        self.xmax = xmax.parse().map_err(|_| unreadable())?;
+        self.end = end.parse().map_err(|_| unreadable())?;
+        self.wait_for_flush().await
+    }
+
+    /// A transaction that commits asynchronously is visible before its commit is flushed, and the
+    /// server decodes only what is flushed.
+    async fn wait_for_flush(&self) -> Result<(), SourceError> {
+        let failed = |error| SourceError::query("reading the end of WAL", &error);
+        let wanted = self.end.as_u64();
+        let wanted = if wanted % PAGE <= PAGE_HEADER { wanted - wanted % PAGE } else { wanted };
+        let deadline = Instant::now() + FLUSH_LIMIT;
+        loop {
+            let sql = "SELECT pg_catalog.pg_current_wal_flush_lsn()::pg_catalog.text";
+            let row = self.client.query_one(sql, &[]).await.map_err(failed)?;
+            let text: String = row.try_get(0).map_err(failed)?;
+            if text.parse::<Lsn>().is_ok_and(|flushed| flushed.as_u64() >= wanted) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let end = self.end;
+                return Err(SourceError::Lost(format!(
+                    "PostgreSQL has flushed its WAL only up to {text}, and the snapshot has rows up to {end}"
+                )));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Where that timeline ends in the server's history.
+    pub(crate) fn end_of_timeline(&self, timeline: u32) -> Option<Lsn> {
+        self.timelines.end_of(timeline)
+    }
+
+    /// The server's name or address.
+    pub(crate) fn host(&self) -> String {
+        self.control.endpoint.host.to_string()
+    }
+
+    /// How the connection is secured.
+    pub(crate) fn security(&self) -> Security {
+        self.control.security
+    }
+
+    /// The oid of the database.
+    pub(crate) fn database_oid(&self) -> u32 {
+        self.database_oid
+    }
+
+    /// Chooses the rows. To be called before any of the following.
+    pub(crate) async fn choose(
+        &mut self,
+        publication: &str,
+        names: &ColumnNames,
+        choice: &RowChoice,
+    ) -> Result<(), SourceError> {
+        let mut scans = Vec::with_capacity(self.tables.len());
+        for table in &self.tables {
+            scans.push(self.scan(table, publication, names, choice).await?);
+        }
+        self.scans = scans;
+        Ok(())
+    }
+
+    async fn scan(
+        &self,
+        table: &FoundTable,
+        publication: &str,
+        names: &ColumnNames,
+        choice: &RowChoice,
+    ) -> Result<Scan, SourceError> {
+        let name = TableName::from(&table.relation);
+        let failed = |error| SourceError::query("looking at the outbox table", &error);
+        let oid = table.relation.oid;
+        let row = self.client.query_one(TABLE, &[&oid]).await.map_err(failed)?;
+        let fact = |index| row.try_get::<_, bool>(index).map_err(failed);
+        if fact(1)? {
+            return Err(SourceError::Setup(format!(
+                "row-level security can hide rows of {name} from this user: connect as a role with \
+                 BYPASSRLS, or as the table's owner unless it is forced"
+            )));
+        }
+        if !fact(2)? {
+            return Err(SourceError::Setup(format!(
+                "this user may not read {name}: GRANT SELECT ON {name} TO it, or connect as the table's \
+                 owner, with --source"
+            )));
+        }
+        let only = if fact(0)? { "" } else { "ONLY " };
+        let rows = self.client.query(COLUMNS, &[&oid]).await.map_err(failed)?;
+        let columns =
+            rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
+        let columns: Vec<(String, bool, bool)> =
+            columns.collect::<Result<_, tokio_postgres::Error>>().map_err(failed)?;
+        let missing = |what: &str| SourceError::Setup(format!("table {name} has no column {what}"));
+        let has = |wanted: &str| columns.iter().any(|(column, ..)| column == wanted);
+        let id = names.looked_for(Role::Id).find(|id| has(id));
+        let id = id.ok_or_else(|| missing("for the events' ids (outbox.columns.id)"))?;
+        let id = format!("o.{}", escape_identifier(id));
+        let time = |wanted: &str| {
+            let found = columns.iter().find(|(column, is_time, _)| column == wanted && *is_time);
+            found.map(|(column, _, is_without_zone)| in_utc(column, *is_without_zone))
+        };
+        let written = match choice.time_column.as_deref() {
+            Some(wanted) => {
+                let no_time = || missing(&format!("{wanted} with a time (--time-column)"));
+                Some(time(wanted).ok_or_else(no_time)?)
+            }
+            None => names.looked_for(Role::Timestamp).find_map(time).or_else(|| time(TIME_COLUMN)),
+        };
+        let order = match choice.order_by.as_deref() {
+            Some(wanted) if !has(wanted) => {
+                return Err(missing(&format!("{wanted} (--order-by)")));
+            }
+            Some(wanted) => Some(format!("o.{}", escape_identifier(wanted))),
+            None => written.clone(),
+        };
+        // The last ones make the order the same each time.
+        let order = order.into_iter().chain([id.clone(), "o.tableoid, o.ctid".to_owned()]);
+        let order = order.collect::<Vec<_>>().join(", ");
+        let bound = match (&choice.bound, &written) {
+            (RowBound::All, _) => "true".to_owned(),
+            (RowBound::FromXid(from), _) => from_xid(*from, self.xmax),
+            (RowBound::Since(time), Some(written)) => {
+                format!("{written} >= {}::pg_catalog.timestamptz", escape_literal(time))
+            }
+            (RowBound::Since(_), None) => {
+                return Err(missing("created_at with a time: name one with --time-column"));
+            }
+        };
+        let parameters: [&(dyn ToSql + Sync); 3] = [&publication, &name.schema, &name.name];
+        let has_filters =
+            "SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 150000";
+        let row = self.client.query_one(has_filters, &[]).await.map_err(failed)?;
+        let filter = if row.try_get(0).map_err(failed)? {
+            let row = self.client.query_opt(ROW_FILTER, &parameters).await.map_err(failed)?;
+            row.and_then(|row| row.try_get::<_, Option<String>>(0).transpose()).transpose()
+        } else {
+            Ok(None)
+        };
+        let filter = filter.map_err(failed)?.unwrap_or_else(|| "true".to_owned());
+        let ms = written.map_or_else(
+            || "NULL".to_owned(),
+            |time| {
+                format!(
+                    "CASE WHEN pg_catalog.isfinite({time}) THEN \
+                     (pg_catalog.date_part('epoch', {time}) * 1000)::pg_catalog.int8 END"
+                )
+            },
+        );
+        let sent = table.relation.columns.iter();
+        let sent = sent.map(|column| format!("o.{}", escape_identifier(&column.name)));
+        let columns = sent.chain([ms]).collect::<Vec<_>>().join(", ");
+        // A filter names the columns without a table.
+        let from = format!("FROM {only}{name} AS o WHERE ({filter}) AND {bound}");
+        Ok(Scan { name, columns, from, id, order })
+    }
+
+    /// How many rows are chosen.
+    pub(crate) async fn count(&self) -> Result<u64, SourceError> {
+        let mut all = 0;
+        for Scan { from, name, .. } in &self.scans {
+            let counting =
+                |error| SourceError::query(&format!("counting the rows of {name}"), &error);
+            let sql = format!("SELECT pg_catalog.count(*) {from}");
+            let row = self.client.query_one(&sql, &[]).await.map_err(counting)?;
+            let rows: i64 = row.try_get(0).map_err(counting)?;
+            all += u64::try_from(rows).unwrap_or_default();
+        }
+        Ok(all)
+    }
+
+    /// Calls `each` with the chosen rows of a table in their order, without those that have one of
+    /// the ids in `without`; stops when that returns false. The order is the same each time.
+    pub(crate) async fn rows(
+        &self,
+        table: usize,
+        without: &[String],
+        mut each: impl AsyncFnMut(Vec<ScannedRow>) -> bool,
+    ) -> Result<(), SourceError> {
+        let Some(Scan { name, columns, from, id, order }) = self.scans.get(table) else {
+            return Ok(());
+        };
+        let reading = |error| SourceError::query(&format!("reading the rows of {name}"), &error);
+        let sql = format!(
+            "DECLARE walpost_rows NO SCROLL CURSOR FOR SELECT {columns} {from}
+                AND NOT EXISTS (SELECT FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
+                                 WHERE w.id = {id}::pg_catalog.text)
+              ORDER BY {order}"
+        );
+        self.client.execute(&sql, &[&without]).await.map_err(reading)?;
+        // In text form, by the types' output functions, as the output plugin sends values.
+        let fetch = format!("FETCH {FETCHED} FROM walpost_rows");
+        loop {
+            let answer = {
+                let _large = self.client.large_rows();
+                self.client.simple_query(&fetch).await.map_err(reading)?
+            };
+            let mut rows = Vec::with_capacity(FETCHED);
+            for message in answer {
+                let SimpleQueryMessage::Row(row) = message else { continue };
+                let sent = row.len().saturating_sub(1);
+                rows.push(ScannedRow {
+                    tuple: Tuple::of_texts((0..sent).map(|column| row.get(column))),
+                    written_ms: row.get(sent).and_then(|text| text.parse().ok()),
+                });
+            }
+            if rows.is_empty() || !each(rows).await {
+                break;
+            }
+        }
+        self.client.batch_execute("CLOSE walpost_rows").await.map_err(reading)
+    }
+
+    /// Those of these ids that no row of any table has, whatever rows are chosen.
+    pub(crate) async fn absent(&self, ids: Vec<String>) -> Result<Vec<String>, SourceError> {
+        let looking = |error| SourceError::query("looking for ids", &error);
+        let mut left = ids;
+        for Scan { name, id, .. } in &self.scans {
+            let sql = format!(
+                "SELECT w.id FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
+                  WHERE NOT EXISTS (SELECT FROM {name} AS o WHERE {id}::pg_catalog.text = w.id)"
+            );
+            let rows = self.client.query(&sql, &[&left]).await.map_err(looking)?;
+            left =
+                rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(looking)?;
+        }
+        Ok(left)
+    }
+
+    /// Calls `each` with what the slot will send up to the end of the snapshot, on a session of
+    /// `client`, which nobody else uses; the slot keeps its position.
+    pub(crate) async fn streamed(
+        &self,
+        client: &SqlClient,
+        config: &SourceConfig,
+        mut each: impl FnMut(Message),
+    ) -> Result<(), SourceError> {
+        let reading = |error| SourceError::query("reading ahead from the slot", &error);
+        let sql = format!(
+            "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL cursor_tuple_fraction = 1;
+             DECLARE walpost_ahead NO SCROLL CURSOR FOR
+              SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, '{}', NULL,
+                     'proto_version', '1', 'publication_names', {})",
+            escape_literal(&config.slot),
+            self.end,
+            escape_literal(&escape_identifier(&config.publication)),
+        );
+        client.batch_execute(&sql).await.map_err(reading)?;
+        loop {
+            let rows = {
+                let _large = client.large_rows();
+                client.query(&format!("FETCH {FETCHED} FROM walpost_ahead"), &[]).await
+            };
+            let rows = rows.map_err(reading)?;
+            for row in &rows {
+                let data: &[u8] = row.try_get(0).map_err(reading)?;
+                let message = decode(&bytes::Bytes::copy_from_slice(data));
+                each(message.map_err(|error| SourceError::Undecodable(error.to_string()))?);
+            }
+            if rows.is_empty() {
+                break;
+            }
+        }
+        client.batch_execute("COMMIT").await.map_err(reading)
+    }
+}
+
+/// A column's time with its zone: without one it is UTC.
+fn in_utc(column: &str, is_without_zone: bool) -> String {
+    let column = escape_identifier(column);
+    if is_without_zone { format!("(o.{column} AT TIME ZONE 'UTC')") } else { format!("o.{column}") }
+}
+
+/// The condition for rows of transactions from an id on. A row has the lower 32 bits of the id, and
+/// keeps them when it is frozen; the others are those of the highest possible id, so that no row is
+/// taken for an older one than it is.
+fn from_xid(from: u64, xmax: u64) -> String {
+    const EPOCH: u64 = 1 << 32;
+    let (epoch, low) = (xmax / EPOCH * EPOCH, xmax % EPOCH);
+    let xmin = "o.xmin::pg_catalog.text::pg_catalog.int8";
+    format!("({xmin} + CASE WHEN {xmin} > {low} THEN {epoch} - {EPOCH} ELSE {epoch} END) >= {from}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_the_last_epoch_are_lower() {
+        let text = from_xid(7, (3 << 32) + 500);
+        assert!(
+            text.contains("> 500 THEN 12884901888 - 4294967296 ELSE 12884901888 END"),
+            "{text}"
+        );
+        assert!(text.ends_with(">= 7"), "{text}");
+    }
+}

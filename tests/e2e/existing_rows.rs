@@ -1,0 +1,132 @@
+//! `walpost init --existing-rows`: rows from before the slot.
+
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, ended, insert, stop};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Major, Postgres, Walpost};
+
+use super::state_topic::topic;
+
+/// An outbox without a slot, and a state topic that does not exist yet.
+struct Before {
+    fixture: Fixture,
+    topic: String,
+    delivery: &'static str,
+}
+
+impl Before {
+    async fn new(delivery: &'static str) -> Self {
+        let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
+        fixture.postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
+        let topic = topic(&fixture).await;
+        Self { fixture, topic, delivery }
+    }
+
+    fn arguments(&self) -> [&str; 4] {
+        ["--delivery", self.delivery, "--state-topic", &self.topic]
+    }
+
+    fn init(&self, points: &str) -> Walpost {
+        let init = self.fixture.command("init").args(self.arguments());
+        let init = init.args(["--apply", "--existing-rows", "--order-by", "n"]);
+        init.env("FAILPOINTS", points).start()
+    }
+
+    async fn run_is_refused(&self) {
+        let (code, said) = self.fixture.run_to_its_end(&self.arguments()).await;
+        assert!(code == Some(3) && said.contains("not all published yet"), "{said}");
+    }
+}
+
+/// Rows of a transaction and of its savepoints, one of which is rolled back.
+fn with_savepoints(count: u32) -> String {
+    let row = insert(count, 3);
+    format!("{row}; SAVEPOINT a; {row}; RELEASE a; SAVEPOINT b; {row}; ROLLBACK TO b; {row}")
+}
+
+async fn published_before_the_stream(delivery: &'static str) {
+    let before = Before::new(delivery).await;
+    let (fixture, postgres) = (&before.fixture, &before.fixture.postgres);
+    postgres.execute(&insert(20_000, 50)).await;
+    postgres.execute(&format!("BEGIN; {}; COMMIT", with_savepoints(10))).await;
+    let writer = Writer::start(postgres, 200);
+    writer.commits(50).await;
+    // The slot is made when these have ended: with rows from before it in their snapshots.
+    let open = postgres.client().await;
+    open.batch_execute(&format!("BEGIN; {}", with_savepoints(20))).await.expect("it is open");
+    let prepared = format!("BEGIN; {}; PREPARE TRANSACTION 'p'", with_savepoints(20));
+    postgres.execute(&prepared).await;
+    let init = before.init("");
+    init.await_line("waits for the end of all transactions", LONG_TIMEOUT).await;
+    open.batch_execute("COMMIT").await.expect("committed");
+    postgres.execute("COMMIT PREPARED 'p'").await;
+    let (code, said) = ended(&init).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(init.stdout().join("\n").contains("events published"), "{:?}", init.stdout());
+    let walpost = fixture.run_with(&before.arguments()).await;
+    writer.commits(50).await;
+    fixture.judge_after(writer).await.assert_exact();
+    stop(walpost).await;
+    // Where it was read already, rows are compared with Kafka instead.
+    let (code, said) = ended(&before.init("")).await;
+    assert!(code == Some(3) && said.contains("walpost recover --all"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn existing_rows_are_published_before_the_stream_at_least_once() {
+    published_before_the_stream("at-least-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn existing_rows_are_published_before_the_stream_exactly_once() {
+    published_before_the_stream("exactly-once").await;
+}
+
+async fn resumed_after_kills(delivery: &'static str) {
+    let before = Before::new(delivery).await;
+    let (fixture, postgres) = (&before.fixture, &before.fixture.postgres);
+    postgres.execute(&insert(12_000, 50)).await;
+    let writer = Writer::start(postgres, 100);
+    writer.commits(50).await;
+    let mut points =
+        vec!["existing_announced=return".to_owned(), "rows_announced=return".to_owned()];
+    for _ in 0..5 {
+        let records = fastrand::u32(0..4_000);
+        points.push(format!("acknowledged={records}*off->return"));
+    }
+    for point in points {
+        let init = before.init(&point);
+        let status = init.wait(LONG_TIMEOUT).await.expect("it dies or ends");
+        if status.success() {
+            // Fewer records than that were left.
+            break;
+        }
+        assert_eq!(status.code(), None, "{point}: {:?}", init.stderr());
+        before.run_is_refused().await;
+        // A poller, for instance.
+        let update = "UPDATE public.outbox SET event_type = 'seen' WHERE n % 50 = 1";
+        postgres.execute(update).await;
+        writer.commits(10).await;
+    }
+    let (code, said) = ended(&before.init("")).await;
+    assert!(code == Some(0) || said.contains("walpost recover --all"), "{said}");
+    let walpost = fixture.run_with(&before.arguments()).await;
+    let verdict = fixture.judge_after(writer).await;
+    if delivery == "exactly-once" {
+        verdict.assert_exact();
+    } else {
+        // What a killed producer has sent can arrive after Kafka was read.
+        verdict.assert_ok();
+        assert!(verdict.duplicates.len() < 2_000, "{verdict}");
+    }
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn existing_rows_are_continued_after_kills_at_least_once() {
+    resumed_after_kills("at-least-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn existing_rows_are_continued_after_kills_exactly_once() {
+    resumed_after_kills("exactly-once").await;
+}

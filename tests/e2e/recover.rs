@@ -1,0 +1,214 @@
+//! `walpost recover`: a slot that is made again after rows were written, and a server that is set
+//! back.
+
+use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Kafka, Major, Postgres, Stop, eventually};
+
+use super::state_topic::{newest_state, topic};
+
+const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
+
+/// An outbox with a state topic.
+struct Lost {
+    fixture: Fixture,
+    topic: String,
+    delivery: &'static str,
+}
+
+impl Lost {
+    async fn new(delivery: &'static str) -> Self {
+        let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
+        let topic = topic(&fixture).await;
+        fixture.adopt(&topic).await;
+        Self { fixture, topic, delivery }
+    }
+
+    fn arguments(&self) -> [&str; 4] {
+        ["--delivery", self.delivery, "--state-topic", &self.topic]
+    }
+
+    /// Publishes what waits, and stops once there is a bookmark.
+    async fn run_until_there_is_a_bookmark(&self) {
+        let run = self.fixture.command("run").args(self.arguments());
+        let walpost = run.env("FAILPOINTS", "frequent_bookmarks=return").start();
+        walpost.await_line(AGREES, LONG_TIMEOUT).await;
+        self.fixture.confirmed(LONG_TIMEOUT).await;
+        eventually(LONG_TIMEOUT, "there is a bookmark of the last row", async || {
+            let state = newest_state(&self.fixture, &self.topic).await?;
+            let below = state["delivered"]["bookmarks"][0]["below"].as_u64()?;
+            let query = format!("SELECT max(xmin::text::bigint) < {below} FROM public.outbox");
+            let all = self.fixture.postgres.query_text(&query).await;
+            (all.as_deref() == Some("t")).then_some(())
+        })
+        .await;
+        stop(walpost).await;
+    }
+
+    /// The exit code, and what is printed.
+    async fn recover(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let recover = self.fixture.command("recover").args(self.arguments()).args(arguments);
+        let recover = recover.args(["--order-by", "n"]).start();
+        let (code, said) = ended(&recover).await;
+        (code, format!("{}\n{said}", recover.stdout().join("\n")))
+    }
+
+    /// `walpost run` publishes the rest, and everything is there once.
+    async fn is_exact_after_a_run(&self) {
+        let arguments = [&self.arguments()[..], &["--until", "current"]].concat();
+        let (code, said) = self.fixture.run_to_its_end(&arguments).await;
+        assert_eq!(code, Some(0), "{said}");
+        self.fixture.judge().await.assert_exact();
+    }
+}
+
+fn counted(text: &str, what: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(what));
+    let count = line.and_then(|rest| rest.trim_start_matches(':').trim().parse().ok());
+    count.unwrap_or_else(|| panic!("no count of {what} in\n{text}"))
+}
+
+async fn missing_rows_are_published(delivery: &'static str) {
+    let lost = Lost::new(delivery).await;
+    let postgres = &lost.fixture.postgres;
+    postgres.execute(&insert(40, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    postgres.execute(&insert(20, 5)).await;
+    postgres.execute(DROP).await;
+    for key in 0..3 {
+        postgres.execute(&insert(1, key + 1)).await;
+    }
+    // Nothing can be published before there is a slot for what comes then.
+    let (code, said) = lost.recover(&[]).await;
+    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(1), 23), "{said}");
+    assert!(said.contains("`walpost init --apply` first"), "{said}");
+    let (code, said) = lost.recover(&["--apply"]).await;
+    assert!(code == Some(3) && said.contains("run `walpost init --apply` first"), "{said}");
+    lost.fixture.init(&[]).await;
+    postgres.execute(&insert(10, 5)).await;
+    let before = lost.fixture.records().await.len();
+    let (code, said) = lost.recover(&[]).await;
+    let counts = ["rows that were compared", "in Kafka", "missing in Kafka", "cannot be told"];
+    let counts = counts.map(|what| counted(&said, what));
+    assert_eq!((code, counts), (Some(1), [23, 0, 23, 0]), "{said}");
+    assert_eq!(counted(&said, "waiting in the slot, not compared"), 10, "{said}");
+    assert_eq!(counted(&said, "in Kafka, and in no table"), 0, "{said}");
+    assert_eq!(lost.fixture.records().await.len(), before, "a report publishes nothing");
+    let (code, said) = lost.fixture.run_to_its_end(&lost.arguments()).await;
+    assert!(code == Some(3) && said.contains("walpost recover"), "{said}");
+    let (code, said) = lost.recover(&["--apply"]).await;
+    assert!(code == Some(0) && said.contains("23 events published"), "{said}");
+    lost.is_exact_after_a_run().await;
+    let (code, said) = lost.recover(&["--all"]).await;
+    assert_eq!((code, counted(&said, "in Kafka")), (Some(0), 73), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_a_lost_slot_did_not_send_are_published_at_least_once() {
+    missing_rows_are_published("at-least-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_a_lost_slot_did_not_send_are_published_exactly_once() {
+    missing_rows_are_published("exactly-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_among_writers_keeps_the_order_and_continues_after_a_kill() {
+    let lost = Lost::new("exactly-once").await;
+    let postgres = &lost.fixture.postgres;
+    postgres.execute(&insert(40, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    postgres.execute(DROP).await;
+    let writer = Writer::start(postgres, 300);
+    writer.commits(300).await;
+    postgres.execute(&insert(5_000, 7)).await;
+    lost.fixture.init(&[]).await;
+    writer.commits(100).await;
+    for point in
+        ["rows_announced=return", "row_batch=2*off->return", "acknowledged=1500*off->return"]
+    {
+        let recover = lost.fixture.command("recover").args(lost.arguments());
+        let recover = recover.args(["--apply", "--order-by", "n"]).env("FAILPOINTS", point).start();
+        let status = recover.wait(LONG_TIMEOUT).await.expect("it dies");
+        assert_eq!(status.code(), None, "{point}: {:?}", recover.stderr());
+        let (code, said) = lost.fixture.run_to_its_end(&lost.arguments()).await;
+        assert!(code == Some(3) && said.contains("not all published yet"), "{said}");
+    }
+    let (code, said) = lost.recover(&["--apply"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    let walpost = lost.fixture.run_with(&lost.arguments()).await;
+    lost.fixture.judge_after(writer).await.assert_exact();
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn updated_rows_are_found_in_kafka() {
+    let lost = Lost::new("at-least-once").await;
+    let postgres = &lost.fixture.postgres;
+    postgres.execute(&insert(40, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    postgres.execute("UPDATE public.outbox SET event_type = 'another'").await;
+    let (code, said) = lost.recover(&["--apply"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    let counts = ["rows that were compared", "in Kafka", "missing in Kafka"];
+    assert_eq!(counts.map(|what| counted(&said, what)), [40, 40, 0], "{said}");
+    lost.is_exact_after_a_run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_kafka_may_have_deleted_is_not_told() {
+    let lost = Lost::new("at-least-once").await;
+    let (fixture, postgres) = (&lost.fixture, &lost.fixture.postgres);
+    let compacted = [("cleanup.policy", "compact")];
+    Kafka::shared().await.create_topic_with(&fixture.topic("order"), 2, &compacted).await;
+    postgres.execute(&insert(4, 2)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    postgres.execute(DROP).await;
+    postgres.execute(&insert(3, 2)).await;
+    fixture.init(&[]).await;
+    let (code, said) = lost.recover(&["--apply"]).await;
+    assert!(code == Some(1) && said.contains("it is compacted"), "{said}");
+    assert!(said.contains("0 events published") && said.contains("--publish-undecided"), "{said}");
+    assert_eq!(counted(&said, "cannot be told"), 3, "{said}");
+    // No bookmark tells of them now.
+    let (code, said) = lost.recover(&["--all", "--apply", "--publish-undecided"]).await;
+    assert!(code == Some(0) && said.contains("3 events published"), "{said}");
+    lost.is_exact_after_a_run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_a_restored_server_lacks_are_named() {
+    let lost = Lost::new("at-least-once").await;
+    let (fixture, arguments) = (&lost.fixture, lost.arguments());
+    fixture.postgres.execute(&insert(40, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+    let saved = fixture.postgres.snapshot_data();
+    fixture.postgres.start_again().await;
+    fixture.postgres.execute(&insert(20, 5)).await;
+    let last = "SELECT id FROM public.outbox ORDER BY n DESC LIMIT 20";
+    let ghosts = fixture.postgres.query_rows(last).await;
+    lost.run_until_there_is_a_bookmark().await;
+    assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+    fixture.postgres.restore_data(&saved);
+    fixture.postgres.start_again().await;
+    fixture.postgres.execute(&insert(5, 5)).await;
+    let (code, said) = fixture.run_to_its_end(&arguments).await;
+    assert!(code == Some(3) && said.contains("walpost recover"), "{said}");
+    let (code, said) = lost.recover(&[]).await;
+    assert!(code == Some(1) && said.contains("--since"), "{said}");
+    let (code, said) = lost.recover(&["--all", "--list", "--apply"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(counted(&said, "in Kafka, and in no table"), 20, "{said}");
+    for ghost in &ghosts {
+        let id = ghost[0].as_deref().expect("an id");
+        assert!(said.contains(&format!("in Kafka, and in no table: {id}")), "{id} in\n{said}");
+    }
+    let walpost = fixture.run_with(&arguments).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    stop(walpost).await;
+    let verdict = fixture.judge().await;
+    assert_eq!((verdict.missing.len(), verdict.unexpected.len()), (0, 20), "{verdict}");
+    assert_eq!(verdict.duplicates.len(), 0, "{verdict}");
+}
