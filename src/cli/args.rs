@@ -196,6 +196,10 @@ pub struct RecoverArguments {
     /// Column by which the events are ordered, such as an identity column [default: time and id]
     #[arg(long, value_name = "COLUMN")]
     pub order_by: Option<String>,
+    /// Read this topic too; those of the compared rows, and of the newest 10,000 rows of each table,
+    /// are read anyway. Can be repeated
+    #[arg(long, value_name = "TOPIC")]
+    pub read_topic: Vec<String>,
     /// Name all events that are in Kafka and in no table, not only ten of them
     #[arg(long)]
     pub list: bool,

@@ -5,7 +5,7 @@ use super::recover::RowOptions;
 use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration, logged, recover};
 use crate::config::{Config, Environment, Flags};
-use crate::recovery::{Purpose, RecoveryError, announce};
+use crate::recovery::{Purpose, RecoveryError, RowWish, announce};
 use crate::setup::{self, InitError, InitPlan};
 use crate::source::{self, Limit, SourceError};
 use crate::{assembly, preflight};
@@ -45,9 +45,12 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
         return block_on(apply_plan(&config, &plan));
     }
     let options = RowOptions {
-        purpose: Purpose::Existing,
-        order_by: arguments.order_by,
-        time_column: arguments.time_column,
+        wish: RowWish {
+            purpose: Purpose::Existing,
+            order_by: arguments.order_by,
+            time_column: arguments.time_column,
+            topics: Vec::new(),
+        },
         list: false,
         publish_undecided: true,
         apply: true,

@@ -10,7 +10,7 @@ use super::{Exit, block_on, logged, run};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
 use crate::metrics::Metrics;
-use crate::recovery::{self, Compared, Listed, Purpose, Recovery, RecoveryError, Since};
+use crate::recovery::{self, Compared, Listed, Purpose, Recovery, RecoveryError, RowWish, Since};
 use crate::setup::{AdoptError, Positions};
 use crate::state::unix_ms;
 
@@ -23,9 +23,7 @@ const NAMED: u64 = 10;
 /// What to do with the rows.
 #[derive(Debug, Clone)]
 pub(super) struct RowOptions {
-    pub(super) purpose: Purpose,
-    pub(super) order_by: Option<String>,
-    pub(super) time_column: Option<String>,
+    pub(super) wish: RowWish,
     /// Name all events whose rows are gone.
     pub(super) list: bool,
     pub(super) publish_undecided: bool,
@@ -43,9 +41,12 @@ pub(super) fn command(arguments: RecoverArguments) -> Exit {
         None => Since::Bookmark,
     };
     let options = RowOptions {
-        purpose: Purpose::Recover(since),
-        order_by: arguments.order_by,
-        time_column: arguments.time_column,
+        wish: RowWish {
+            purpose: Purpose::Recover(since),
+            order_by: arguments.order_by,
+            time_column: arguments.time_column,
+            topics: arguments.read_topic,
+        },
         list: arguments.list,
         publish_undecided: arguments.publish_undecided,
         apply: arguments.apply,
@@ -103,7 +104,7 @@ pub(super) async fn publish(
     positions: Positions,
     options: RowOptions,
 ) -> Result<Exit, RecoveryError> {
-    let RowOptions { purpose, order_by, time_column, list, publish_undecided, apply } = options;
+    let RowOptions { wish, list, publish_undecided, apply } = options;
     let has_slot = positions.has_slot();
     let mut ghosts = 0;
     let listed = |listed: Listed| match listed {
@@ -111,15 +112,14 @@ pub(super) async fn publish(
         Listed::Ghost(id) => {
             ghosts += 1;
             if list || ghosts <= NAMED {
-                print(&format!("in Kafka, and in no table: {id}\n"));
+                print(&format!("only in Kafka: {id}\n"));
             }
             if !list && ghosts == NAMED + 1 {
                 print("… (--list names all of them)\n");
             }
         }
     };
-    let what = (purpose.clone(), order_by, time_column);
-    let recovery = Recovery::begin(config, environment, positions, what, listed, complain).await?;
+    let recovery = Recovery::begin(config, environment, positions, wish, listed, complain).await?;
     if let Some(bookmark) = recovery.bookmark() {
         let ago = unix_ms().saturating_sub(bookmark.at_ms) / 1000;
         print(&format!(
@@ -172,12 +172,12 @@ pub(super) async fn publish(
 fn report(compared: &Compared, streamed: u64) -> String {
     let Compared { rows, published, missing, undecided, ghosts } = compared;
     format!(
-        "rows that were compared:          {rows}\n\
-         in Kafka:                         {published}\n\
-         missing in Kafka:                 {missing}\n\
-         cannot be told:                   {undecided}\n\
+        "rows that were compared:           {rows}\n\
+         in Kafka:                          {published}\n\
+         missing in Kafka:                  {missing}\n\
+         cannot be told:                    {undecided}\n\
          waiting in the slot, not compared: {streamed}\n\
-         in Kafka, and in no table:        {ghosts}\n"
+         in Kafka, and in no table:         {ghosts}\n"
     )
 }
 

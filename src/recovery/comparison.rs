@@ -2,7 +2,7 @@
 //!
 //! A row has 16 bytes here, whatever its size.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use sha2::{Digest as _, Sha256};
 
@@ -19,6 +19,9 @@ use crate::source::RowSnapshot;
 /// Records before a time that are read too: clocks differ, and a record is written after its row.
 const MARGIN_MS: i64 = 3_600_000;
 
+/// Rows of each table whose topics are read too.
+const SAMPLED: u32 = 10_000;
+
 /// The start of a hash, and the place of the row among those that are read.
 type IdAt = ([u8; 12], u32);
 
@@ -31,6 +34,8 @@ enum Fate {
     Published,
     /// Its topic may have lost its record, or the row has no id.
     Undecided,
+    /// The slot sends it.
+    Streamed,
 }
 
 /// The counts.
@@ -64,8 +69,9 @@ pub(super) struct Comparison {
 }
 
 /// Tells events apart, and their topics.
-struct Identifier {
+struct Identifier<'a> {
     outbox: Outbox,
+    streamed: &'a HashSet<String>,
     router: Router,
     /// Where undeliverable events go, if they go anywhere.
     dead_letters: Option<String>,
@@ -74,6 +80,8 @@ struct Identifier {
 /// What is known of a row.
 struct Identified {
     id: Option<[u8; 12]>,
+    /// Whether the slot sends it.
+    is_streamed: bool,
     topic: Option<String>,
 }
 
@@ -83,23 +91,29 @@ fn hash(id: &[u8]) -> [u8; 12] {
     start
 }
 
-impl Identifier {
+impl Identifier<'_> {
     fn of(&mut self, relation: u32, tuple: Tuple) -> Result<Identified, RecoveryError> {
         let position = EventPosition { commit_lsn: Lsn::ZERO, ordinal: 0 };
         let insert = Insert { relation, tuple };
         let event = self.outbox.event(&insert, position, PgTimestamp::from_micros(0));
         // An unreadable row.
-        let Some(Ok(event)) = event else { return Ok(Identified { id: None, topic: None }) };
+        let Some(Ok(event)) = event else {
+            return Ok(Identified { id: None, is_streamed: false, topic: None });
+        };
+        let raw = event.id.as_deref().and_then(|id| std::str::from_utf8(id).ok());
+        let is_streamed = raw.is_some_and(|id| self.streamed.contains(id));
         Ok(match self.router.route(&event) {
             Ok(record) => {
                 let header = record.headers.iter().find(|header| header.name == ID_HEADER);
                 let header = header.ok_or(RecoveryError::NoIds)?;
                 let id = header.value.as_deref().map(hash);
-                Identified { id, topic: Some(record.topic.to_owned()) }
+                Identified { id, is_streamed, topic: Some(record.topic.to_owned()) }
             }
-            Err(_) => {
-                Identified { id: event.id.as_deref().map(hash), topic: self.dead_letters.clone() }
-            }
+            Err(_) => Identified {
+                id: event.id.as_deref().map(hash),
+                is_streamed,
+                topic: self.dead_letters.clone(),
+            },
         })
     }
 }
@@ -131,8 +145,10 @@ impl ReadFrom {
 /// What a comparison needs.
 pub(super) struct Comparing<'a> {
     pub(super) snapshot: &'a RowSnapshot,
-    /// The ids of rows that the slot sends, which are left out.
+    /// The ids of rows that the slot sends.
     pub(super) streamed: &'a [String],
+    /// Topics to read besides those of the rows.
+    pub(super) topics: &'a [String],
     pub(super) kafka: &'a KafkaConfig,
     pub(super) outbox: Outbox,
     pub(super) router: Router,
@@ -151,20 +167,18 @@ impl Comparison {
     ) -> Result<Self, RecoveryError> {
         let Comparing { snapshot, streamed, kafka, outbox, router, policies, .. } = comparing;
         let dead_letters = policies.write_letters().then(|| policies.dead_letter_topic.clone());
-        let mut identifier = Identifier { outbox, router, dead_letters };
+        let streamed: HashSet<String> = streamed.iter().cloned().collect();
+        let mut identifier = Identifier { outbox, streamed: &streamed, router, dead_letters };
         note("reading the rows");
-        let rows = Rows::read(snapshot, streamed, &mut identifier).await?;
+        let rows = Rows::read(snapshot, &mut identifier).await?;
         let Rows { mut ids, topics, of_topic, mut fates, oldest_ms, is_untimed } = rows;
         ids.sort_unstable();
         let since = comparing.from.since_ms(oldest_ms.filter(|_| !is_untimed));
-        let mut read = topics.clone();
-        if let Some(letters) = &identifier.dead_letters
-            && !read.contains(letters)
-        {
-            read.push(letters.clone());
-        }
+        let others = comparing.topics.iter().chain(&identifier.dead_letters).cloned();
+        let read: BTreeSet<String> = topics.iter().cloned().chain(others).collect();
+        let read: Vec<String> = read.into_iter().collect();
         let records = PublishedRecords::open(kafka, &read, since).await?;
-        note(&format!("reading {} records of {} topics", records.offsets, read.len()));
+        note(&format!("reading {} records of these topics: {}", records.offsets, read.join(", ")));
         let gaps: BTreeSet<usize> = topics
             .iter()
             .enumerate()
@@ -185,8 +199,12 @@ impl Comparison {
                     let same = ids[first..].iter().take_while(|(other, _)| *other == hash);
                     let mut is_known = false;
                     for (_, at) in same {
-                        fates[*at as usize] = Fate::Published;
                         is_known = true;
+                        if let Some(fate) = fates.get_mut(*at as usize)
+                            && *fate != Fate::Streamed
+                        {
+                            *fate = Fate::Published;
+                        }
                     }
                     if !is_known && comparing.ghosts {
                         unknown.extend(String::from_utf8(id));
@@ -209,7 +227,7 @@ impl Comparison {
         }
         let count = |wanted| fates.iter().filter(|fate| **fate == wanted).count() as u64;
         let counts = Compared {
-            rows: fates.len() as u64,
+            rows: fates.len() as u64 - count(Fate::Streamed),
             published: count(Fate::Published),
             missing: count(Fate::Missing),
             undecided: count(Fate::Undecided),
@@ -227,7 +245,7 @@ impl Comparison {
         match self.fates.get(at) {
             Some(Fate::Missing) => true,
             Some(Fate::Undecided) => with_undecided,
-            Some(Fate::Published) | None => false,
+            Some(Fate::Published | Fate::Streamed) | None => false,
         }
     }
 }
@@ -249,8 +267,7 @@ struct Rows {
 impl Rows {
     async fn read(
         snapshot: &RowSnapshot,
-        streamed: &[String],
-        identifier: &mut Identifier,
+        identifier: &mut Identifier<'_>,
     ) -> Result<Self, RecoveryError> {
         let mut all = Self {
             ids: Vec::new(),
@@ -265,13 +282,27 @@ impl Rows {
             expect(&mut identifier.outbox, table)?;
             let relation = table.relation.oid;
             snapshot
-                .rows(index, streamed, async |rows| {
+                .rows(index, &[], async |rows| {
                     for row in rows {
                         let times = all.oldest_ms.into_iter().chain(row.written_ms);
                         all.oldest_ms = times.min();
                         all.is_untimed |= row.written_ms.is_none();
                         match identifier.of(relation, row.tuple) {
                             Ok(identified) => all.add(identified),
+                            Err(error) => failed = Some(error),
+                        }
+                    }
+                    failed.is_none()
+                })
+                .await?;
+            // Events whose rows are gone went to topics like these.
+            snapshot
+                .newest(index, SAMPLED, async |rows| {
+                    for row in rows {
+                        match identifier.of(relation, row.tuple) {
+                            Ok(identified) => {
+                                all.topic(identified.topic);
+                            }
                             Err(error) => failed = Some(error),
                         }
                     }
@@ -285,20 +316,27 @@ impl Rows {
         Ok(all)
     }
 
-    fn add(&mut self, Identified { id, topic }: Identified) {
+    fn add(&mut self, Identified { id, is_streamed, topic }: Identified) {
         let at = u32::try_from(self.fates.len()).unwrap_or(u32::MAX);
-        self.fates.push(if id.is_some() { Fate::Missing } else { Fate::Undecided });
-        self.ids.extend(id.map(|id| (id, at)));
-        let topic = topic.map_or(u16::MAX, |topic| {
-            // Mostly the same few.
-            let index = self.topics.iter().position(|other| *other == topic);
-            let index = index.unwrap_or_else(|| {
-                self.topics.push(topic);
-                self.topics.len() - 1
-            });
-            u16::try_from(index).unwrap_or(u16::MAX)
+        self.fates.push(match id {
+            _ if is_streamed => Fate::Streamed,
+            Some(_) => Fate::Missing,
+            None => Fate::Undecided,
         });
+        self.ids.extend(id.map(|id| (id, at)));
+        let topic = self.topic(topic);
         self.of_topic.push(topic);
+    }
+
+    /// The topic's index.
+    fn topic(&mut self, topic: Option<String>) -> u16 {
+        let Some(topic) = topic else { return u16::MAX };
+        // Mostly the same few.
+        let index = self.topics.iter().position(|other| *other == topic).unwrap_or_else(|| {
+            self.topics.push(topic);
+            self.topics.len() - 1
+        });
+        u16::try_from(index).unwrap_or(u16::MAX)
     }
 }
 

@@ -19,6 +19,6 @@ mod replayed_table;
 
 pub(crate) use comparison::{Compared, Listed};
 pub(crate) use error::{RecoveryError, RowReplayError};
-pub(crate) use recover::{Purpose, Recovery, Since, announce, wanted};
+pub(crate) use recover::{Purpose, Recovery, RowWish, Since, announce, wanted};
 pub(crate) use replay::{Found, Inserted, Replay, publisher_warnings};
 pub(crate) use replay_sql::{Filter, Manner, Selection};

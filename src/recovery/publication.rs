@@ -79,10 +79,12 @@ impl Publication<'_> {
 
     async fn read(&self, sender: &Sender<Result<RowBatch, String>>) -> Result<(), RecoveryError> {
         let mut at = 0;
+        // Those are told apart by the comparison otherwise.
+        let without = if self.comparison.is_some() { &[] } else { self.streamed };
         for (index, table) in self.snapshot.tables.iter().enumerate() {
             let mut batch = Batch::new(&table.relation);
             self.snapshot
-                .rows(index, self.streamed, async |rows| {
+                .rows(index, without, async |rows| {
                     for row in rows {
                         let is_wanted = self
                             .comparison

@@ -45,6 +45,18 @@ pub(crate) enum Purpose {
     Recover(Since),
 }
 
+/// Which rows are published, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct RowWish {
+    pub(crate) purpose: Purpose,
+    /// The column by which the rows are ordered; `None`: by time and id.
+    pub(crate) order_by: Option<String>,
+    /// The column with the time at which a row was written; `None`: as configured.
+    pub(crate) time_column: Option<String>,
+    /// Topics to read besides those of the rows.
+    pub(crate) topics: Vec<String>,
+}
+
 /// Rows that the slot does not send, and what is in Kafka of them.
 pub(crate) struct Recovery<'a> {
     config: &'a Config,
@@ -68,10 +80,11 @@ impl<'a> Recovery<'a> {
         config: &'a Config,
         environment: &'a Environment,
         positions: Positions,
-        (purpose, order_by, time_column): (Purpose, Option<String>, Option<String>),
+        wish: RowWish,
         list: impl FnMut(Listed),
         mut note: impl FnMut(&str),
     ) -> Result<Self, RecoveryError> {
+        let RowWish { purpose, order_by, time_column, topics } = wish;
         let conninfo = assembly::conninfo(config, environment)?;
         let source = assembly::source(config, environment)?;
         let profile = assembly::profile(config)?;
@@ -110,6 +123,7 @@ impl<'a> Recovery<'a> {
             let comparing = Comparing {
                 snapshot: &snapshot,
                 streamed: &streamed,
+                topics: &topics,
                 kafka: &assembly::kafka(config),
                 outbox: assembly::outbox_with_ids(config, &profile),
                 router: assembly::router(config, profile)?,
@@ -213,6 +227,12 @@ impl<'a> Recovery<'a> {
         let Some(state) = &self.positions.state else { return Ok(slot) };
         if let Some(rows) = state.rows {
             return Ok(rows.then.max(slot));
+        }
+        if let Some(fork) = self.snapshot.end_of_timeline(state.timeline)
+            && fork < state.acked_upto
+        {
+            // What both servers have is published.
+            return Ok(slot.max(fork));
         }
         if state.acked_upto < slot || self.lost_from(state).is_some() {
             return Ok(slot);

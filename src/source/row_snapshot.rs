@@ -20,8 +20,10 @@ use crate::lsn::Lsn;
 use crate::outbox::{ColumnNames, FoundTable, Role, TableName};
 use crate::pgoutput::{Message, Tuple, decode};
 
-/// Rows that are fetched together.
+/// Rows that are fetched together, and bytes of them: the first ones show how large rows are.
 const FETCHED: usize = 1_000;
+const FETCHED_FIRST: usize = 50;
+const FETCHED_BYTES: usize = 4 << 20;
 
 /// How long the WAL before the snapshot may take to be flushed. The WAL writer does that several
 /// times a second.
@@ -89,8 +91,10 @@ struct Scan {
     name: TableName,
     /// The expressions that are selected.
     columns: String,
-    /// `FROM … WHERE …`, up to the ids that are left out.
+    /// `FROM … WHERE …` of all rows.
     from: String,
+    /// The condition for those that are chosen.
+    bound: String,
     /// The id as text.
     id: String,
     order: String,
@@ -324,17 +328,17 @@ impl RowSnapshot {
         let sent = sent.map(|column| format!("o.{}", escape_identifier(&column.name)));
         let columns = sent.chain([ms]).collect::<Vec<_>>().join(", ");
         // A filter names the columns without a table.
-        let from = format!("FROM {only}{name} AS o WHERE ({filter}) AND {bound}");
-        Ok(Scan { name, columns, from, id, order })
+        let from = format!("FROM {only}{name} AS o WHERE ({filter})");
+        Ok(Scan { name, columns, from, bound, id, order })
     }
 
     /// How many rows are chosen.
     pub(crate) async fn count(&self) -> Result<u64, SourceError> {
         let mut all = 0;
-        for Scan { from, name, .. } in &self.scans {
+        for Scan { from, bound, name, .. } in &self.scans {
             let counting =
                 |error| SourceError::query(&format!("counting the rows of {name}"), &error);
-            let sql = format!("SELECT pg_catalog.count(*) {from}");
+            let sql = format!("SELECT pg_catalog.count(*) {from} AND {bound}");
             let row = self.client.query_one(&sql, &[]).await.map_err(counting)?;
             let rows: i64 = row.try_get(0).map_err(counting)?;
             all += u64::try_from(rows).unwrap_or_default();
@@ -348,27 +352,55 @@ impl RowSnapshot {
         &self,
         table: usize,
         without: &[String],
-        mut each: impl AsyncFnMut(Vec<ScannedRow>) -> bool,
+        each: impl AsyncFnMut(Vec<ScannedRow>) -> bool,
     ) -> Result<(), SourceError> {
-        let Some(Scan { name, columns, from, id, order }) = self.scans.get(table) else {
+        let Some(Scan { columns, from, bound, id, order, .. }) = self.scans.get(table) else {
             return Ok(());
         };
-        let reading = |error| SourceError::query(&format!("reading the rows of {name}"), &error);
         let sql = format!(
-            "DECLARE walpost_rows NO SCROLL CURSOR FOR SELECT {columns} {from}
+            "SELECT {columns} {from} AND {bound}
                 AND NOT EXISTS (SELECT FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
                                  WHERE w.id = {id}::pg_catalog.text)
               ORDER BY {order}"
         );
-        self.client.execute(&sql, &[&without]).await.map_err(reading)?;
-        // In text form, by the types' output functions, as the output plugin sends values.
-        let fetch = format!("FETCH {FETCHED} FROM walpost_rows");
+        self.fetch(table, &sql, &[&without], each).await
+    }
+
+    /// Calls `each` with up to `limit` rows of a table, chosen or not, if possible the newest; stops
+    /// when that returns false.
+    pub(crate) async fn newest(
+        &self,
+        table: usize,
+        limit: u32,
+        each: impl AsyncFnMut(Vec<ScannedRow>) -> bool,
+    ) -> Result<(), SourceError> {
+        let Some(Scan { columns, from, .. }) = self.scans.get(table) else { return Ok(()) };
+        // The end of the table is read last, and mostly written last.
+        let sql = format!("SELECT {columns} {from} ORDER BY o.ctid DESC LIMIT {limit}");
+        self.fetch(table, &sql, &[], each).await
+    }
+
+    /// Calls `each` with the rows of a query, some at a time.
+    async fn fetch(
+        &self,
+        table: usize,
+        query: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+        mut each: impl AsyncFnMut(Vec<ScannedRow>) -> bool,
+    ) -> Result<(), SourceError> {
+        let name = self.scans.get(table).map(|scan| scan.name.to_string()).unwrap_or_default();
+        let reading = |error| SourceError::query(&format!("reading the rows of {name}"), &error);
+        let sql = format!("DECLARE walpost_rows NO SCROLL CURSOR FOR {query}");
+        self.client.execute(&sql, parameters).await.map_err(reading)?;
+        let mut fetched = FETCHED_FIRST;
         loop {
+            // In text form, by the types' output functions, as the output plugin sends values.
+            let fetch = format!("FETCH {fetched} FROM walpost_rows");
             let answer = {
                 let _large = self.client.large_rows();
                 self.client.simple_query(&fetch).await.map_err(reading)?
             };
-            let mut rows = Vec::with_capacity(FETCHED);
+            let mut rows = Vec::with_capacity(fetched);
             for message in answer {
                 let SimpleQueryMessage::Row(row) = message else { continue };
                 let sent = row.len().saturating_sub(1);
@@ -377,6 +409,9 @@ impl RowSnapshot {
                     written_ms: row.get(sent).and_then(|text| text.parse().ok()),
                 });
             }
+            let bytes: usize = rows.iter().map(|row: &ScannedRow| row.tuple.size()).sum();
+            let row_bytes = bytes.div_ceil(rows.len().max(1)).max(1);
+            fetched = (FETCHED_BYTES / row_bytes).clamp(1, FETCHED);
             if rows.is_empty() || !each(rows).await {
                 break;
             }

@@ -6,6 +6,8 @@ use walpost_bed::{Major, Postgres, Walpost};
 
 use super::state_topic::topic;
 
+const UNFINISHED: &str = "not all published yet";
+
 /// An outbox without a slot, and a state topic that does not exist yet.
 struct Before {
     fixture: Fixture,
@@ -31,9 +33,10 @@ impl Before {
         init.env("FAILPOINTS", points).start()
     }
 
-    async fn run_is_refused(&self) {
+    /// `why`: after it was announced, and before the slot is made, there is none.
+    async fn run_is_refused(&self, why: &str) {
         let (code, said) = self.fixture.run_to_its_end(&self.arguments()).await;
-        assert!(code == Some(3) && said.contains("not all published yet"), "{said}");
+        assert!(code == Some(3) && said.contains(why), "{code:?}, not {why}: {said}");
     }
 }
 
@@ -87,8 +90,13 @@ async fn resumed_after_kills(delivery: &'static str) {
     postgres.execute(&insert(12_000, 50)).await;
     let writer = Writer::start(postgres, 100);
     writer.commits(50).await;
-    let mut points =
-        vec!["existing_announced=return".to_owned(), "rows_announced=return".to_owned()];
+    let status = before.init("existing_announced=return").wait(LONG_TIMEOUT).await;
+    assert_eq!(status.expect("it dies").code(), None);
+    before.run_is_refused("does not exist").await;
+    // As an operator would do then: walpost has to know that there is more to do.
+    fixture.init(&before.arguments()).await;
+    before.run_is_refused(UNFINISHED).await;
+    let mut points = vec!["rows_announced=return".to_owned()];
     for _ in 0..5 {
         let records = fastrand::u32(0..4_000);
         points.push(format!("acknowledged={records}*off->return"));
@@ -101,7 +109,7 @@ async fn resumed_after_kills(delivery: &'static str) {
             break;
         }
         assert_eq!(status.code(), None, "{point}: {:?}", init.stderr());
-        before.run_is_refused().await;
+        before.run_is_refused(UNFINISHED).await;
         // A poller, for instance.
         let update = "UPDATE public.outbox SET event_type = 'seen' WHERE n % 50 = 1";
         postgres.execute(update).await;

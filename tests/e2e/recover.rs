@@ -35,6 +35,8 @@ impl Lost {
         walpost.await_line(AGREES, LONG_TIMEOUT).await;
         self.fixture.confirmed(LONG_TIMEOUT).await;
         eventually(LONG_TIMEOUT, "there is a bookmark of the last row", async || {
+            // An idle server tells only twice a minute how far it is.
+            self.fixture.postgres.execute("SELECT pg_logical_emit_message(true, '', '')").await;
             let state = newest_state(&self.fixture, &self.topic).await?;
             let below = state["delivered"]["bookmarks"][0]["below"].as_u64()?;
             let query = format!("SELECT max(xmin::text::bigint) < {below} FROM public.outbox");
@@ -203,12 +205,11 @@ async fn events_that_a_restored_server_lacks_are_named() {
     assert_eq!(counted(&said, "in Kafka, and in no table"), 20, "{said}");
     for ghost in &ghosts {
         let id = ghost[0].as_deref().expect("an id");
-        assert!(said.contains(&format!("in Kafka, and in no table: {id}")), "{id} in\n{said}");
+        assert!(said.contains(&format!("only in Kafka: {id}")), "{id} in\n{said}");
     }
     let walpost = fixture.run_with(&arguments).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     stop(walpost).await;
     let verdict = fixture.judge().await;
     assert_eq!((verdict.missing.len(), verdict.unexpected.len()), (0, 20), "{verdict}");
-    assert_eq!(verdict.duplicates.len(), 0, "{verdict}");
 }

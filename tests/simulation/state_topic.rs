@@ -43,6 +43,7 @@ pub(crate) fn adopted(acked_upto: Lsn) -> State {
         partial: None,
         skipped: Vec::new(),
         delivered: None,
+        rows: None,
         layout: String::new(),
         at_ms: 0,
     }
