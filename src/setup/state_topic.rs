@@ -74,7 +74,8 @@ pub(crate) struct Positions {
     /// The position in the state topic, if there is one.
     pub(crate) state: Option<State>,
     cluster: Option<String>,
-    timeline: u32,
+    /// The server's.
+    pub(crate) timeline: u32,
     store: KafkaStateStore,
 }
 
