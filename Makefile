@@ -7,7 +7,8 @@
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-instructions bench-matrix bench-peers bench-records book \
   consumers corpus deb-test debezium debezium-corpus demo demo-compose deny docker-test docs faults \
-  fuzz helm-test help lint long monitoring other-kafka packaging-test release setup simulate soak test
+  fuzz helm-test help lint long monitoring other-kafka packaging-test patroni release setup simulate \
+  soak test
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, and
 # traces. One set for every target, so that nothing is compiled twice.
@@ -98,6 +99,11 @@ consumers: ## Run the example consumers of docs/consumers.md in all four languag
 other-kafka: ## Run walpost against brokers that are not Apache Kafka
 	@tests/bed/setup.sh other-kafka
 	cargo test --workspace --features $(FEATURES) --test compatibility -- --ignored
+
+# Patroni from Python's index, etcd from Debian. Prints each change of the leader and what walpost did.
+patroni: ## Run walpost with PostgreSQL under Patroni: switchovers, and kills of the leader
+	@tests/bed/setup.sh patroni
+	cargo test --workspace --features $(FEATURES) --test patroni -- --ignored --nocapture
 
 debezium: setup ## Check a real Debezium against the recorded corpus, and hand over its slot
 	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1

@@ -5,6 +5,7 @@ use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Config, Environment};
+use crate::lsn::Lsn;
 use crate::setup::{AdoptError, Positions, Wanted};
 use crate::state::unix_ms;
 
@@ -25,23 +26,11 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
     let slot = &config.source.slot;
     let found = positions.slot();
     print(&format!("replication slot {slot}: confirmed up to {found}\n"));
-    let state = positions.state.as_ref().map(|state| state.acked_upto);
-    print(&match state {
-        None => format!("state topic {topic}: no position\n"),
-        Some(acked) if acked < found => format!(
-            "state topic {topic}: acknowledged up to {acked}; {} bytes of WAL between them were \
-             not published by walpost\n",
-            found.bytes_since(acked)
-        ),
-        Some(acked) if acked > found => format!(
-            "state topic {topic}: acknowledged up to {acked}. To adopt the slot's position would \
-             publish the events in {} bytes of WAL again; without that `walpost run` continues at \
-             {acked}\n",
-            acked.bytes_since(found)
-        ),
-        Some(acked) => format!("state topic {topic}: acknowledged up to {acked}\n"),
-    });
-    if positions.state.as_ref().is_some_and(|state| state.rows.is_some()) {
+    let state = positions.state.as_ref();
+    let same_timeline = state.is_some_and(|state| state.timeline == positions.timeline);
+    let acked = state.map(|state| state.acked_upto);
+    print(&format!("state topic {topic}: {}\n", compared(acked, found, same_timeline)));
+    if state.is_some_and(|state| state.rows.is_some()) {
         print(
             "rows that the slot does not send are not all published yet: --apply gives them up\n",
         );
@@ -64,6 +53,29 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
     positions.adopt().await.map_err(failed)?;
     print(&format!("state topic {topic}: now {found}; `walpost run` continues from there\n"));
     Ok(())
+}
+
+/// The position in the state topic, beside that of the slot. If the server has been promoted since,
+/// it may lack what was published before the position.
+fn compared(acked: Option<Lsn>, found: Lsn, same_timeline: bool) -> String {
+    match acked {
+        None => "no position".to_owned(),
+        Some(acked) if acked < found => format!(
+            "acknowledged up to {acked}; {} bytes of WAL between them were not published by walpost",
+            found.bytes_since(acked)
+        ),
+        Some(acked) if acked > found => format!(
+            "acknowledged up to {acked}. To adopt the slot's position would publish the events in {} \
+             bytes of WAL again; without that `walpost run` continues at {acked}{}",
+            acked.bytes_since(found),
+            if same_timeline {
+                ""
+            } else {
+                ", or exits with code 3 if this server, which was promoted since, lacks WAL before it"
+            }
+        ),
+        Some(acked) => format!("acknowledged up to {acked}"),
+    }
 }
 
 /// The positions of slot and state topic, and the topic's name.
@@ -90,5 +102,21 @@ pub(super) fn failed(error: AdoptError) -> Exit {
         AdoptError::Source(error) => (&error).into(),
         AdoptError::Off => Exit::Config,
         _ => Exit::Failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn continuation_is_not_promised_on_another_timeline() {
+        let [low, high] = [Lsn::new(0x10), Lsn::new(0x20)];
+        let promise = "without that `walpost run` continues at 0/20";
+        assert!(compared(Some(high), low, true).ends_with(promise));
+        let text = compared(Some(high), low, false);
+        assert!(text.contains(&format!("{promise}, or exits with code 3")), "{text}");
+        assert_eq!(compared(Some(low), low, false), "acknowledged up to 0/10");
+        assert!(compared(Some(low), high, false).contains("16 bytes of WAL between them were not"));
     }
 }

@@ -5,6 +5,7 @@
 # no npm, and no Java where it cannot be had, since the demo knows another way;
 # `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
 # `setup.sh other-kafka` for Go, which builds the other brokers;
+# `setup.sh patroni` for etcd, and Python's virtual environments, in which Patroni is installed;
 # `setup.sh alerts` for Prometheus and promtool, `setup.sh packaging` for ssh-keygen,
 # `setup.sh instructions` for valgrind.
 set -eu
@@ -48,6 +49,12 @@ if [ "${1:-}" = other-kafka ]; then
     has go || need golang-go
 fi
 
+if [ "${1:-}" = patroni ]; then
+    installed etcd-server || need etcd-server
+    # Debian's Python, which the user postgres can run too.
+    /usr/bin/python3 -m ensurepip --version >/dev/null 2>&1 || need python3-venv
+fi
+
 if [ "${1:-}" = alerts ]; then
     { has prometheus && has promtool; } || need prometheus
     # For Grafana's types.
@@ -79,8 +86,8 @@ if ! installed postgresql-common && [ ! -e /etc/postgresql-common/createcluster.
     echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
 fi
 
-# Nor need this one start a server: of what is installed here nothing is.
-if [ "${1:-}" = alerts ] && ! has prometheus && [ ! -e /usr/sbin/policy-rc.d ]; then
+# Nor need these start a server: of what is installed here nothing is.
+if { [ "${1:-}" = alerts ] || [ "${1:-}" = patroni ]; } && [ ! -e /usr/sbin/policy-rc.d ]; then
     printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
     chmod 755 /usr/sbin/policy-rc.d
     policy=/usr/sbin/policy-rc.d

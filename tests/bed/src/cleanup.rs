@@ -1,10 +1,10 @@
 //! A temporary directory, and a watchdog that outlives this process.
 //!
 //! The watchdog is a shell at the other end of a pipe. When the pipe closes (the guard was dropped,
-//! or this process died in any way) it stops the server whose process id is in `run/pid`, frees the
-//! shared memory of a killed PostgreSQL, unmounts what was mounted there, and removes the
-//! directory. Servers write that file before they exec, so none ever runs unnoticed; a server that
-//! starts too late finds no `run` and gives up.
+//! or this process died in any way) it stops the server whose process id is in `run/pid`, and a
+//! PostgreSQL that this one has left in `data`, frees the shared memory of a killed PostgreSQL,
+//! unmounts what was mounted there, and removes the directory. Servers write that file before they
+//! exec, so none ever runs unnoticed; a server that starts too late finds no `run` and gives up.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -18,12 +18,7 @@ use crate::error::{BedError, Doing};
 
 const WATCHDOG: &str = r#"
 dir=$1 gentle=$2
-while read -r _; do :; done
-mv "$dir/run" "$dir/ended" 2>/dev/null && sleep 0.05
-if [ -s "$dir/ended/pid" ]; then
-  read -r pid <"$dir/ended/pid"
-  kill -s CONT "$pid"
-  kill -s "$gentle" "$pid"
+await_end() {
   turns=0
   while [ $turns -lt 160 ]; do
     # A dead process that nobody has reaped yet is dead enough.
@@ -31,7 +26,24 @@ if [ -s "$dir/ended/pid" ]; then
     sleep 0.05
     turns=$((turns + 1))
   done
+}
+while read -r _; do :; done
+mv "$dir/run" "$dir/ended" 2>/dev/null && sleep 0.05
+if [ -s "$dir/ended/pid" ]; then
+  read -r pid <"$dir/ended/pid"
+  kill -s CONT "$pid"
+  kill -s "$gentle" "$pid"
+  await_end
   kill -s KILL -- "-$pid" "$pid"
+fi 2>/dev/null
+# Patroni starts its PostgreSQL apart.
+if [ -s "$dir/data/postmaster.pid" ]; then
+  read -r pid <"$dir/data/postmaster.pid"
+  if [ "$(readlink "/proc/$pid/cwd")" = "$dir/data" ]; then
+    kill -s QUIT "$pid"
+    await_end
+    kill -s KILL "$pid"
+  fi
 fi 2>/dev/null
 if [ -f "$dir/data/postmaster.pid" ]; then
   set -- $(sed -n 7p "$dir/data/postmaster.pid")

@@ -27,7 +27,7 @@ use crate::os_account::OsAccount;
 use crate::port::Port;
 use crate::server::{Server, signal};
 
-use install::install;
+pub(crate) use install::{install, of_the_system};
 
 pub use snapshot::DataSnapshot;
 pub use standby::STANDBY_SLOT;
@@ -60,7 +60,7 @@ impl Major {
 
     /// The newest that the system itself has installed.
     pub fn of_the_system() -> Option<Self> {
-        Self::ALL.into_iter().rev().find(|major| install::of_the_system(*major).is_some())
+        Self::ALL.into_iter().rev().find(|major| of_the_system(*major).is_some())
     }
 }
 
@@ -489,7 +489,7 @@ fn answers(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| *code != SqlState::CANNOT_CONNECT_NOW)
 }
 
-fn spelled(error: &tokio_postgres::Error) -> String {
+pub(crate) fn spelled(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(server) => format!("{} ({})", server.message(), server.code().code()),
         None => error.to_string(),

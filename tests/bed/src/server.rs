@@ -130,13 +130,9 @@ impl Server {
     /// Kills it and its children with SIGKILL, and awaits that they have exited.
     pub(crate) async fn kill_all(&self) {
         let Some(pid) = self.pid() else { return };
-        let family = children_of(pid);
-        self.signal(Signal::KILL);
-        for child in &family {
-            signal(*child, Signal::KILL);
-        }
+        // The child is unreaped: the id is still its own.
+        kill_family(pid).await;
         self.ended(FAREWELL).await;
-        let _ = within(FAREWELL, async || family.iter().all(|pid| !is_alive(*pid))).await;
     }
 }
 
@@ -154,6 +150,15 @@ impl Drop for Server {
 /// Sends a signal to a process that may have exited.
 pub(crate) fn signal(id: u32, signal: Signal) {
     let _ = kill_process(pid_of(id), signal);
+}
+
+/// Kills a process and its children with SIGKILL, and awaits that they have exited.
+pub(crate) async fn kill_family(pid: u32) {
+    let family: Vec<_> = std::iter::once(pid).chain(children_of(pid)).collect();
+    for one in &family {
+        signal(*one, Signal::KILL);
+    }
+    let _ = within(FAREWELL, async || family.iter().all(|pid| !is_alive(*pid))).await;
 }
 
 fn pid_of(id: u32) -> Pid {

@@ -65,7 +65,13 @@ impl Writer {
     pub fn start_with(postgres: &Postgres, aggregate_type: &str, per_second: u32) -> Self {
         let mut config = Config::new();
         config.host_path(postgres.socket_dir()).port(postgres.port());
-        config.user("postgres").dbname("postgres").application_name("writer");
+        config.user("postgres").dbname("postgres");
+        Self::connecting(config, aggregate_type, per_second)
+    }
+
+    /// The same with given addresses, such as those of several servers.
+    pub fn connecting(mut config: Config, aggregate_type: &str, per_second: u32) -> Self {
+        config.application_name("writer");
         let shared = Arc::new(Shared::default());
         let interval = Duration::from_secs(1) / per_second;
         let writing = write(config, aggregate_type.to_owned(), interval, Arc::clone(&shared));
@@ -85,6 +91,11 @@ impl Writer {
             if count >= goal { Ok(()) } else { Err(count) }
         })
         .await;
+    }
+
+    /// The ids of the rows whose COMMIT has returned.
+    pub fn acknowledged(&self) -> Vec<String> {
+        self.shared.written().committed.iter().map(|(id, _)| id.clone()).collect()
     }
 
     /// The ids of the rows that were rolled back so far.

@@ -39,7 +39,7 @@ pub(crate) fn install(major: Major) -> Result<PathBuf, BedError> {
     Ok(entry.join("native/bin"))
 }
 
-pub(super) fn of_the_system(major: Major) -> Option<PathBuf> {
+pub(crate) fn of_the_system(major: Major) -> Option<PathBuf> {
     let usual = PathBuf::from(format!("/usr/lib/postgresql/{}/bin", major.number()));
     let configured = Command::new("pg_config").arg("--bindir").output().ok();
     let configured =
