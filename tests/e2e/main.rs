@@ -36,6 +36,7 @@ mod several_producers;
 mod sharded_slots;
 mod skip;
 mod slot;
+mod standby;
 mod startup_errors;
 mod state_history;
 mod state_topic;
