@@ -24,6 +24,7 @@ mod membership;
 mod messages;
 mod partitioner;
 mod partitions;
+mod pg_upgrade;
 mod pg_versions;
 mod poison;
 mod poison_isolation;
