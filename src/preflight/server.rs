@@ -97,13 +97,16 @@ fn check_version(facts: &Facts, findings: &mut Findings) {
             .why("walpost needs the replication protocol of PostgreSQL 14 or later")
             .advice("upgrade PostgreSQL to version 14 or later"),
     });
-    if facts.in_recovery {
-        findings.add(
-            Finding::warning(("server", "standby"), "the server is a standby")
-                .why("the slot is on the primary: `run` waits until this server is promoted")
-                .advice("list all hosts in --source and set target_session_attrs=primary"),
-        );
+    if !facts.in_recovery {
+        return;
     }
+    findings.add(if facts.slot.as_ref().is_some_and(|slot| !slot.synced) {
+        Finding::ok(("server", "standby"), "the server is a standby, with a slot of its own")
+    } else {
+        Finding::warning(("server", "standby"), "the server is a standby")
+            .why("the slot is on the primary: `run` waits until this server is promoted")
+            .advice("list all hosts in --source and set target_session_attrs=primary")
+    });
 }
 
 fn check_wal_level(facts: &Facts, service: Hosting, findings: &mut Findings) {

@@ -339,6 +339,52 @@ fn unseen_standbys(sessions: usize, role: &str) -> Finding {
         .sql(format!("GRANT pg_read_all_stats TO {};", escape_identifier(role)))
 }
 
+/// The requirements for decoding on a standby
+/// (<https://www.postgresql.org/docs/current/logicaldecoding-explanation.html#LOGICALDECODING-REPLICATION-SLOTS>).
+async fn own_slot_of_standby(
+    client: &Client,
+    name: &str,
+    slot: &Slot,
+    facts: &Facts,
+    service: Hosting,
+    findings: &mut Findings,
+) {
+    if let Some(finding) =
+        foreign(name, slot, facts).or_else(|| lost(name, slot)).or_else(|| two_phase(name, slot))
+    {
+        return findings.add(finding);
+    }
+    let confirmed = slot.confirmed_flush.unwrap_or_default();
+    findings.add(Finding::ok(
+        (SUBJECT, "slot"),
+        format!("\"{name}\" is a slot of this standby, confirmed up to {confirmed}"),
+    ));
+    let query = "SELECT pg_catalog.current_setting('hot_standby_feedback') = 'on',
+                        pg_catalog.current_setting('primary_slot_name') <> ''";
+    let row = client.query_one(query, &[]).await;
+    let settings = row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    let Some(settings) = findings.answer((SUBJECT, "standby_settings"), settings) else {
+        return;
+    };
+    let (feedback, has_slot): (bool, bool) = settings;
+    let why = "VACUUM on the primary can remove catalog rows that decoding here still needs, and \
+               PostgreSQL then invalidates the slot";
+    if !feedback {
+        let text = "hot_standby_feedback is off on this standby, which decodes";
+        let finding = Finding::error((SUBJECT, "standby_feedback"), text).why(why);
+        findings.add(finding.sql_or_advice(service.set("hot_standby_feedback", "on")));
+    }
+    if !has_slot {
+        let text = "primary_slot_name is not set on this standby, which decodes";
+        let finding = Finding::warning((SUBJECT, "standby_primary_slot"), text)
+            .why(format!("while the standby is not connected, {why}"));
+        findings.add(finding.advice(
+            "create a physical slot on the primary (pg_create_physical_replication_slot) and name it \
+             in primary_slot_name here",
+        ));
+    }
+}
+
 /// The requirements for a standby to take over.
 async fn on_standby(
     client: &Client,
@@ -348,16 +394,19 @@ async fn on_standby(
     findings: &mut Findings,
 ) {
     match &facts.slot {
-        Some(slot) if slot.synced => {
+        Some(slot) if !slot.synced => {
+            return own_slot_of_standby(client, name, slot, facts, service, findings).await;
+        }
+        Some(_) => {
             findings.add(Finding::ok(
                 (SUBJECT, "slot"),
                 format!("\"{name}\" is synchronized from the primary"),
             ));
         }
-        _ => findings.add(
+        None => findings.add(
             Finding::warning(
                 (SUBJECT, "slot_not_synced"),
-                format!("\"{name}\" does not exist on this standby, or is not synchronized"),
+                format!("\"{name}\" does not exist on this standby"),
             )
             .why("if this server is promoted, undelivered events are in no slot")
             .advice(

@@ -16,8 +16,8 @@
 //! version that such a transaction replaces already has its `xmax`. A read that finds one is not
 //! conclusive, unless that transaction was rolled back.
 //!
-//! The reads also show whether the server still has walpost's session. Nothing else shows that
-//! while the session is not read.
+//! The reads also show whether the server still has walpost's session, and whether a standby was
+//! promoted. Nothing else shows that while the session is not read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +63,8 @@ pub(super) struct CatalogCheck {
     pub(super) recent: bool,
     /// The server process that streams from the slot.
     walsender: Option<i32>,
+    /// Whether the server is a standby.
+    in_recovery: bool,
 }
 
 /// The parts of a table whose schema is published as a whole; since PostgreSQL 15.
@@ -140,7 +142,7 @@ const READ_FINGERPRINT: &str = "
                     IS DISTINCT FROM 'aborted' END), false),
            coalesce(pg_catalog.bool_or(
                (low_xmin - slot.horizon + 4294967296) % 4294967296 < 2147483648), false),
-           pg_catalog.min(slot.active_pid)
+           pg_catalog.min(slot.active_pid), pg_catalog.pg_is_in_recovery()
       FROM snapshot LEFT JOIN slot ON true LEFT JOIN age ON true";
 
 /// The catalogs, read by a prepared statement.
@@ -150,6 +152,8 @@ pub(super) struct Catalogs {
     statement: Statement,
     version: i32,
     config: SourceConfig,
+    /// Whether the server was a standby at the first read.
+    in_recovery: bool,
 }
 
 impl Catalogs {
@@ -163,7 +167,7 @@ impl Catalogs {
             client.prepare(&READ_FINGERPRINT.replace("{schemas}", schemas)).await.map_err(
                 |error| SourceError::query("preparing the query of the publication", &error),
             )?;
-        Ok(Self { client, statement, version, config: config.clone() })
+        Ok(Self { client, statement, version, config: config.clone(), in_recovery: false })
     }
 
     /// Prepares the statement and does the first read.
@@ -172,8 +176,9 @@ impl Catalogs {
         version: i32,
         config: &SourceConfig,
     ) -> Result<(Self, CatalogCheck), SourceError> {
-        let catalogs = Self::prepare(client, version, config).await?;
+        let mut catalogs = Self::prepare(client, version, config).await?;
         let check = catalogs.check().await?;
+        catalogs.in_recovery = check.in_recovery;
         Ok((catalogs, check))
     }
 
@@ -192,6 +197,7 @@ impl Catalogs {
             settled: !row.try_get::<_, bool>(1).map_err(failed)?,
             recent: row.try_get(2).map_err(failed)?,
             walsender: row.try_get(3).map_err(failed)?,
+            in_recovery: row.try_get(4).map_err(failed)?,
         })
     }
 
@@ -382,6 +388,10 @@ impl CatalogChecker {
         }
         if self.walsender.is_some() && check.walsender != self.walsender {
             return Err(SourceError::Lost("the server has given this session up".to_owned()));
+        }
+        if self.catalogs.in_recovery && !check.in_recovery {
+            // The session continues, but the positions are of another timeline from here on.
+            return Err(SourceError::Lost("the server is no longer a standby".to_owned()));
         }
         Ok(check.settled)
     }

@@ -241,7 +241,10 @@ pub(super) async fn identify(
         .filter(|known| identity.may_descend_from(known))
         .and_then(|known| timelines.end_of(known.timeline));
     check_identity(&identity, fork, system.flushed, facts, resume)?;
-    Ok((identity, timelines))
+    // What this process has received from a standby that was promoted since, it has.
+    let is_own =
+        matches!(resume, Resume::At { identity: known, .. } if identity.is_promoted(known));
+    Ok((identity, if is_own { Timelines(None) } else { timelines }))
 }
 
 /// The server to which the positions belong.

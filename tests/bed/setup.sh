@@ -33,6 +33,8 @@ if [ "${1:-}" != demo ]; then
     has mvn || need maven
     has npm || need npm
     has openssl || need openssl
+    # Brings the programs of several PostgreSQL versions.
+    python3 -m pip --version >/dev/null 2>&1 || need python3-pip
     installed faketime || need faketime
     # A test of walpost check puts one between walpost and the server.
     [ -x /usr/sbin/pgbouncer ] || need pgbouncer
@@ -42,7 +44,6 @@ elif [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
 fi
 if [ "${1:-}" = consumers ]; then
     has go || need golang-go
-    python3 -m pip --version >/dev/null 2>&1 || need python3-pip
 fi
 
 if [ "${1:-}" = other-kafka ]; then

@@ -140,13 +140,31 @@ async fn unlogged_table_is_reported() {
     fixture.check().await.has_no("table_unlogged");
 }
 
+/// The server is in recovery from here on.
+async fn make_standby(fixture: &Fixture) {
+    fixture.postgres.stop(Stop::Fast, walpost_bed::fixture::SHORT_TIMEOUT).await;
+    fixture.postgres.make_standby();
+    fixture.postgres.start_again().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn standby_that_decodes_without_feedback_is_reported() {
+    let fixture = Fixture::on(sound(Major::V17)).await;
+    make_standby(&fixture).await;
+    let report = fixture.check().await;
+    report.finding("ok", "standby");
+    report.finding("ok", "slot");
+    report.finding("warning", "standby_primary_slot");
+    report.has_no("slot_not_synced");
+    report.has_no("sync_replication_slots");
+    fixture.finding_is_fixed("error", "standby_feedback").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_in_recovery_is_reported() {
     let mut fixture = Fixture::on(sound(Major::V17)).await;
-    let file = fixture.postgres.data_dir().join("standby.signal");
-    fixture.postgres.stop(Stop::Fast, walpost_bed::fixture::SHORT_TIMEOUT).await;
-    std::fs::write(&file, "").expect("written");
-    fixture.postgres.start_again().await;
+    fixture.execute("SELECT pg_drop_replication_slot('walpost')").await;
+    make_standby(&fixture).await;
     let report = fixture.check().await;
     report.finding("warning", "slot_not_synced");
     fixture.finding_is_fixed("warning", "sync_replication_slots").await;

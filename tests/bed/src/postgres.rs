@@ -6,6 +6,7 @@
 mod install;
 mod snapshot;
 mod standby;
+mod upgrade;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,6 +28,7 @@ use crate::os_account::OsAccount;
 use crate::port::Port;
 use crate::server::{Server, signal};
 
+use install::install_tools;
 pub(crate) use install::{install, of_the_system};
 
 pub use snapshot::DataSnapshot;
@@ -91,6 +93,7 @@ pub struct PostgresBuilder {
     major: Major,
     encoding: String,
     own_identity: bool,
+    has_tools: bool,
     hba: Option<String>,
     disk_bytes: Option<u64>,
     tls: Option<(PathBuf, PathBuf)>,
@@ -115,6 +118,7 @@ impl PostgresBuilder {
             major,
             encoding: "UTF8".to_owned(),
             own_identity: false,
+            has_tools: false,
             hba: None,
             disk_bytes: None,
             tls: None,
@@ -180,6 +184,14 @@ impl PostgresBuilder {
         self
     }
 
+    /// With the programs of PostgreSQL's client packages, such as `pg_upgrade` and `pg_dump`, and an
+    /// identity of its own.
+    #[must_use]
+    pub fn tools(mut self) -> Self {
+        self.has_tools = true;
+        self.own_identity()
+    }
+
     /// Starts it and awaits that it accepts connections.
     pub async fn start(self) -> Postgres {
         self.try_start().await.unwrap_or_else(|error| panic!("{error}"))
@@ -195,7 +207,8 @@ impl PostgresBuilder {
 
     /// A cluster on disk with its settings, not running yet.
     fn lay_out(self) -> Result<Postgres, BedError> {
-        let binaries = install(self.major)?;
+        let binaries =
+            if self.has_tools { install_tools(self.major)? } else { install(self.major)? };
         let account = OsAccount::of_postgres()?;
         let server = Server::new("pg", Signal::QUIT)?;
         let port = Port::reserve()?;
@@ -208,7 +221,10 @@ impl PostgresBuilder {
         if self.own_identity {
             cache::make_open(&data)?;
             account.own(&data)?;
-            install::init(&binaries, account, &self.encoding, &data)?;
+            // A cluster from before 18 has no checksums, and `pg_upgrade` does not add them.
+            let is_like_older = self.has_tools && self.major >= Major::V18;
+            let arguments: &[_] = if is_like_older { &["--no-data-checksums"] } else { &[] };
+            install::init(&binaries, account, &self.encoding, &data, arguments)?;
         } else {
             let template = install::template(&binaries, account, &self.encoding)?;
             let mut copy = Command::new("cp");

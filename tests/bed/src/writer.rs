@@ -63,9 +63,18 @@ impl Writer {
 
     /// The same with another aggregate type.
     pub fn start_with(postgres: &Postgres, aggregate_type: &str, per_second: u32) -> Self {
+        Self::begin(postgres, "postgres", aggregate_type, per_second)
+    }
+
+    /// The same under that role, which need not always be allowed to write.
+    pub fn start_as(postgres: &Postgres, role: &str, per_second: u32) -> Self {
+        Self::begin(postgres, role, "order", per_second)
+    }
+
+    fn begin(postgres: &Postgres, role: &str, aggregate_type: &str, per_second: u32) -> Self {
         let mut config = Config::new();
         config.host_path(postgres.socket_dir()).port(postgres.port());
-        config.user("postgres").dbname("postgres");
+        config.user(role).dbname("postgres");
         Self::connecting(config, aggregate_type, per_second)
     }
 

