@@ -55,10 +55,6 @@ fn each_alert_has_a_runbook_and_each_runbook_an_alert() {
     }
 }
 
-fn headings(text: &str) -> Vec<&str> {
-    text.lines().filter(|line| line.starts_with("## ")).collect()
-}
-
 #[test]
 fn each_alert_has_firing_and_silent_unit_tests() {
     let rules = read(RULES);
