@@ -181,6 +181,7 @@ pub struct ReplayArguments {
     after_long_help =
         format!("{RECOVER_ACTS}\n\n{RECOVER_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct RecoverArguments {
     /// Compare rows that were written at this time or later, in PostgreSQL's notation; UTC without a
     /// zone [default: those that may not be delivered, as the state topic tells]
@@ -250,6 +251,7 @@ pub struct ReplayDeadLettersArguments {
     walpost init --no-role --table billing.outbox --slot billing --publication billing\n  \
     walpost init --apply --failover --source postgres://postgres@db/shop\n  \
     walpost init --apply --existing-rows --source postgres://postgres@db/shop")]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct InitArguments {
     /// Run the SQL instead of printing it; leaves existing objects unchanged
     #[arg(long)]

@@ -288,7 +288,7 @@ impl Rows {
                         all.oldest_ms = times.min();
                         all.is_untimed |= row.written_ms.is_none();
                         match identifier.of(relation, row.tuple) {
-                            Ok(identified) => all.add(identified),
+                            Ok(row) => all.add(row),
                             Err(error) => failed = Some(error),
                         }
                     }
@@ -300,8 +300,8 @@ impl Rows {
                 .newest(index, SAMPLED, async |rows| {
                     for row in rows {
                         match identifier.of(relation, row.tuple) {
-                            Ok(identified) => {
-                                all.topic(identified.topic);
+                            Ok(row) => {
+                                all.topic(row.topic);
                             }
                             Err(error) => failed = Some(error),
                         }

@@ -99,7 +99,7 @@ impl<'a> Recovery<'a> {
             (_, Some(bookmark)) => RowBound::FromXid(bookmark.below),
             _ => RowBound::All,
         };
-        let choice = RowChoice { bound, order_by, time_column };
+        let choice = RowChoice { bound, time_column, order_by };
         snapshot.choose(&config.source.publication, &names, &choice).await?;
         let streamed = if positions.has_slot() {
             note("reading ahead from the slot");

@@ -38,6 +38,7 @@ pub trait StateStore: Send {
 }
 
 /// The outcome of a call.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateEvent {
     /// No other writer can write any more.

@@ -189,8 +189,8 @@ async fn events_that_a_restored_server_lacks_are_named() {
     let saved = fixture.postgres.snapshot_data();
     fixture.postgres.start_again().await;
     fixture.postgres.execute(&insert(20, 5)).await;
-    let last = "SELECT id FROM public.outbox ORDER BY n DESC LIMIT 20";
-    let ghosts = fixture.postgres.query_rows(last).await;
+    let newest = "SELECT id FROM public.outbox ORDER BY n DESC LIMIT 20";
+    let ghosts = fixture.postgres.query_rows(newest).await;
     lost.run_until_there_is_a_bookmark().await;
     assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
     fixture.postgres.restore_data(&saved);
