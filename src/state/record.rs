@@ -77,7 +77,7 @@ pub struct State {
 }
 
 /// Rows are published that the slot does not send: until they are, the slot must not be read.
-/// Meanwhile [`State::acked_upto`] is a position of [`crate::source::RowPositions`].
+/// Meanwhile [`State::acked_upto`] is the position of the rows, which is before the slot's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnfinishedRows {
     /// When that began, in milliseconds since 1970.

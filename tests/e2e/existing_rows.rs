@@ -2,7 +2,7 @@
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, ended, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Major, Postgres, Walpost};
+use walpost_bed::{Consumed, Major, Postgres, Walpost};
 
 use super::state_topic::topic;
 
@@ -137,4 +137,51 @@ async fn existing_rows_are_continued_after_kills_at_least_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn existing_rows_are_continued_after_kills_exactly_once() {
     resumed_after_kills("exactly-once").await;
+}
+
+/// A record without what differs between two rows.
+fn shape(record: &Consumed) -> String {
+    let own = ["id", "walpost.position"];
+    let headers = record.headers.iter().filter(|(name, _)| !own.contains(&name.as_str()));
+    let headers: Vec<_> = headers.collect();
+    format!("{:?} {:?} {:?} {headers:?}", record.topic, record.key, record.value)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn existing_rows_have_the_records_of_streamed_ones() {
+    let before = Before::new("at-least-once").await;
+    let (fixture, postgres) = (&before.fixture, &before.fixture.postgres);
+    let further = "ALTER TABLE public.outbox ADD flag boolean, ADD bytes bytea, ADD at timestamptz,
+                   ADD padded character(5), ADD number double precision, ADD many text[]";
+    postgres.execute(further).await;
+    // Rows that the publication does not send are not published either.
+    postgres
+        .execute("ALTER PUBLICATION walpost SET TABLE public.outbox WHERE (aggregate_id <> 'no')")
+        .await;
+    let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers,
+                         flag, bytes, at, padded, number, many)
+                  VALUES ('order', 'k', 'placed', '{\"a\": 1.50}', '{\"h\": \"x\\ty\"}', true, '\\x00ff',
+                          '2026-11-25 10:00:00.123456+05', 'ab', 0.1, '{\"a,b\",NULL}'),
+                         ('order', 'k', 'placed', 'null', NULL, NULL, NULL, 'infinity', '', 'NaN', '{}'),
+                         ('order', 'no', 'placed', '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL)";
+    postgres.execute(insert).await;
+    let placed = ["flag", "bytes", "at", "padded", "number", "many"];
+    let place: Vec<_> = placed.iter().map(|column| format!("'{column}:header'")).collect();
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    std::fs::write(&file, format!("record.place = [{}]", place.join(", "))).expect("written");
+    let config = ["--config", file.to_str().expect("UTF-8")];
+    let init = fixture.command("init").args(before.arguments()).args(config);
+    let (code, said) =
+        ended(&init.args(["--apply", "--existing-rows", "--order-by", "n"]).start()).await;
+    assert_eq!(code, Some(0), "{said}");
+    let existing: Vec<_> = fixture.records().await.iter().map(shape).collect();
+    assert_eq!(existing.len(), 2, "{existing:?}");
+    let arguments = [&before.arguments()[..], &config].concat();
+    let walpost = fixture.run_with(&arguments).await;
+    postgres.execute(insert).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    let all: Vec<_> = fixture.records().await.iter().map(shape).collect();
+    assert_eq!(all, [&existing[..], &existing[..]].concat());
 }

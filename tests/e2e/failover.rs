@@ -11,16 +11,16 @@ use super::state_topic::{newest_state, topic};
 const PROMOTED: &str = "the server was promoted";
 
 /// A primary behind a proxy, and its standby.
-struct Pair {
-    fixture: Fixture,
-    proxy: Proxy,
-    standby: Postgres,
+pub(crate) struct Pair {
+    pub(crate) fixture: Fixture,
+    pub(crate) proxy: Proxy,
+    pub(crate) standby: Postgres,
 }
 
 impl Pair {
     /// The slot is a failover slot. `sync_slots`: the standby synchronizes it by itself. `waits`: the
     /// slot waits for the standby (`synchronized_standby_slots`).
-    async fn new(major: Major, sync_slots: bool, waits: bool) -> Self {
+    pub(crate) async fn new(major: Major, sync_slots: bool, waits: bool) -> Self {
         let postgres = Postgres::builder(major).own_identity().start().await;
         let standby = postgres.start_standby(Postgres::builder(major), sync_slots).await;
         let bootstrap = Kafka::shared().await.bootstrap();
@@ -56,7 +56,7 @@ impl Pair {
     }
 
     /// The primary is killed, and the standby takes its place.
-    async fn fail_over(self) -> (Fixture, Proxy) {
+    pub(crate) async fn fail_over(self) -> (Fixture, Proxy) {
         self.fail_over_to("SELECT 1").await
     }
 

@@ -5,6 +5,7 @@ use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, 
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Stop, eventually};
 
+use super::failover::Pair;
 use super::state_topic::{newest_state, topic};
 
 const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
@@ -212,4 +213,31 @@ async fn events_that_a_restored_server_lacks_are_named() {
     stop(walpost).await;
     let verdict = fixture.judge().await;
     assert_eq!((verdict.missing.len(), verdict.unexpected.len()), (0, 20), "{verdict}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_a_slot_lost_in_a_failover_did_not_send_are_published() {
+    let Pair { fixture, proxy, standby } = Pair::new(Major::V17, false, false).await;
+    let topic = topic(&fixture).await;
+    fixture.adopt(&topic).await;
+    let lost = Lost { fixture, topic, delivery: "exactly-once" };
+    lost.fixture.postgres.execute(&insert(40, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    lost.fixture.postgres.execute(&insert(20, 5)).await;
+    eventually(LONG_TIMEOUT, "the standby has the rows", async || {
+        let rows = standby.query_text("SELECT count(*) FROM public.outbox").await;
+        (rows.as_deref() == Some("60")).then_some(())
+    })
+    .await;
+    let Lost { fixture, topic, delivery } = lost;
+    let (fixture, _proxy) = Pair { fixture, proxy, standby }.fail_over().await;
+    let lost = Lost { fixture, topic, delivery };
+    let (code, said) = lost.fixture.run_to_its_end(&lost.arguments()).await;
+    assert!(code == Some(3) && said.contains("walpost recover"), "{said}");
+    lost.fixture.init(&["--failover"]).await;
+    lost.fixture.postgres.execute(&insert(5, 5)).await;
+    let (code, said) = lost.recover(&["--apply"]).await;
+    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(0), 20), "{said}");
+    assert_eq!(counted(&said, "in Kafka, and in no table"), 0, "{said}");
+    lost.is_exact_after_a_run().await;
 }
