@@ -16,7 +16,6 @@ use crate::config::{
 };
 use crate::conninfo::ConnInfo;
 use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
-use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, Needs, Outbox, OutboxConfig, Role};
 use crate::record::debezium::{self, Debezium};
@@ -32,7 +31,7 @@ use crate::sink::{
     self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, TransactionalSink, WaitsFor,
 };
 use crate::source::{self, CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
-use crate::state::KafkaStateStore;
+use crate::state::{KafkaStateStore, UnfinishedRows};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -57,22 +56,23 @@ pub fn relay(
     until: Option<Until>,
 ) -> Result<(Relay<SourceConfig, ConfiguredSink>, StopHandle), AssemblyError> {
     let source = source(config, environment)?;
-    relay_from(source, false, config, environment, until)
+    relay_from(source, None, config, environment, until)
 }
 
 /// The same for rows that the slot does not send, until all are published.
 pub(crate) fn row_relay(
     source: RowSource,
-    end: Lsn,
+    rows: UnfinishedRows,
     config: &Config,
     environment: &Environment,
 ) -> Result<(Relay<RowSource, ConfiguredSink>, StopHandle), AssemblyError> {
-    relay_from(source, true, config, environment, Some(Until::Lsn(end)))
+    let until = Until::Lsn(rows.next);
+    relay_from(source, Some(rows), config, environment, Some(until))
 }
 
 fn relay_from<P: Source>(
     source: P,
-    publishes_rows: bool,
+    rows: Option<UnfinishedRows>,
     config: &Config,
     environment: &Environment,
     until: Option<Until>,
@@ -101,7 +101,7 @@ fn relay_from<P: Source>(
     let (handle, stop) = stop_channel();
     let mut relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
     if let (Some(topic), Some(store)) = (topic, store) {
-        let settings = state_settings(config, topic, &kafka, publishes_rows);
+        let settings = state_settings(config, topic, &kafka, rows);
         relay = relay.with_state(Box::new(store), settings);
     }
     Ok((relay, handle))
@@ -111,7 +111,7 @@ fn state_settings(
     config: &Config,
     topic: &str,
     kafka: &KafkaConfig,
-    publishes_rows: bool,
+    rows: Option<UnfinishedRows>,
 ) -> StateSettings {
     let (outbox, delivery) = (&config.outbox, &config.delivery);
     StateSettings {
@@ -124,8 +124,8 @@ fn state_settings(
             outbox.plain_message_prefix,
             config.source.publication
         ),
-        required: publishes_rows || delivery.requires_state(),
-        publishes_rows,
+        required: rows.is_some() || delivery.requires_state(),
+        rows,
         commits: CommitLimits {
             interval: delivery.commit_interval,
             bytes: delivery.transaction_bytes,

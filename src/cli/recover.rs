@@ -81,6 +81,7 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
             error.into()
         }
         RecoveryError::Relay(error) => run::exit(error),
+        RecoveryError::Halted(_) => Exit::Poison,
         RecoveryError::Config(_)
         | RecoveryError::Sink(_)
         | RecoveryError::Assembly(_)
@@ -93,6 +94,9 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
         | RecoveryError::OpenTransaction(_)
         | RecoveryError::NoBookmark(_)
         | RecoveryError::PartlyPublished
+        | RecoveryError::TakenOver
+        | RecoveryError::OtherChoice
+        | RecoveryError::Ghosts(_)
         | RecoveryError::NoPositions(_) => Exit::Failure,
     }
 }
@@ -123,8 +127,9 @@ pub(super) async fn publish(
     if let Some(bookmark) = recovery.bookmark() {
         let ago = unix_ms().saturating_sub(bookmark.at_ms) / 1000;
         print(&format!(
-            "rows of transactions before {} are delivered, as the state topic tells ({ago} s ago)\n",
-            bookmark.below
+            "rows of transactions {}up to {} are delivered, as the state topic tells ({ago} s ago)\n",
+            recovery.from().map_or_else(String::new, |from| format!("from {from} ")),
+            bookmark.below.saturating_sub(1)
         ));
     }
     if let Some(compared) = recovery.compared() {
@@ -136,6 +141,7 @@ pub(super) async fn publish(
         let slot =
             if has_slot { "" } else { "; the slot is missing: `walpost init --apply` first" };
         print(&format!("nothing was changed; with --apply {rows} events are published{slot}\n"));
+        recovery.require_history()?;
         return Ok(if rows + undecided == 0 { Exit::Ok } else { Exit::Failure });
     }
     let mut progress = None;
@@ -151,12 +157,12 @@ pub(super) async fn publish(
     }
     let summary = published?;
     let counters = summary.map(|summary| summary.counters).unwrap_or_default();
-    print(&format!("{} events published", counters.events));
+    print(&format!("{} events published", counters.events - counters.skipped));
     if counters.dead_letters > 0 {
         print(&format!(", {} of them as dead letters", counters.dead_letters));
     }
     if counters.skipped > 0 {
-        print(&format!(", {} of them skipped", counters.skipped));
+        print(&format!(", {} skipped", counters.skipped));
     }
     print("; `walpost run` continues with what the slot sends\n");
     if undecided > 0 && !publish_undecided {

@@ -2,10 +2,11 @@
 //!
 //! A row has 16 bytes here, whatever its size.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use sha2::{Digest as _, Sha256};
 
+use super::ahead::Streamed;
 use super::error::RecoveryError;
 use super::published::{ID_HEADER, PublishedRecords};
 use crate::lsn::Lsn;
@@ -16,8 +17,8 @@ use crate::record::{Policies, Router};
 use crate::sink::KafkaConfig;
 use crate::source::RowSnapshot;
 
-/// Records before a time that are read too: clocks differ, and a record is written after its row.
-const MARGIN_MS: i64 = 3_600_000;
+/// Records before a time that are read too: clocks differ, and times without a zone may be local ones.
+const MARGIN_MS: i64 = 15 * 3_600_000;
 
 /// Rows of each table whose topics are read too.
 const SAMPLED: u32 = 10_000;
@@ -71,7 +72,7 @@ pub(super) struct Comparison {
 /// Tells events apart, and their topics.
 struct Identifier<'a> {
     outbox: Outbox,
-    streamed: &'a HashSet<String>,
+    streamed: &'a Streamed,
     router: Router,
     /// Where undeliverable events go, if they go anywhere.
     dead_letters: Option<String>,
@@ -101,12 +102,14 @@ impl Identifier<'_> {
             return Ok(Identified { id: None, is_streamed: false, topic: None });
         };
         let raw = event.id.as_deref().and_then(|id| std::str::from_utf8(id).ok());
-        let is_streamed = raw.is_some_and(|id| self.streamed.contains(id));
+        let is_streamed = raw.is_some_and(|id| self.streamed.has(relation, id));
         Ok(match self.router.route(&event) {
             Ok(record) => {
                 let header = record.headers.iter().find(|header| header.name == ID_HEADER);
-                let header = header.ok_or(RecoveryError::NoIds)?;
-                let id = header.value.as_deref().map(hash);
+                if header.is_none() && event.id.is_some() {
+                    return Err(RecoveryError::NoIds);
+                }
+                let id = header.and_then(|header| header.value.as_deref()).map(hash);
                 Identified { id, is_streamed, topic: Some(record.topic.to_owned()) }
             }
             Err(_) => Identified {
@@ -146,7 +149,7 @@ impl ReadFrom {
 pub(super) struct Comparing<'a> {
     pub(super) snapshot: &'a RowSnapshot,
     /// The ids of rows that the slot sends.
-    pub(super) streamed: &'a [String],
+    pub(super) streamed: &'a Streamed,
     /// Topics to read besides those of the rows.
     pub(super) topics: &'a [String],
     pub(super) kafka: &'a KafkaConfig,
@@ -167,8 +170,7 @@ impl Comparison {
     ) -> Result<Self, RecoveryError> {
         let Comparing { snapshot, streamed, kafka, outbox, router, policies, .. } = comparing;
         let dead_letters = policies.write_letters().then(|| policies.dead_letter_topic.clone());
-        let streamed: HashSet<String> = streamed.iter().cloned().collect();
-        let mut identifier = Identifier { outbox, streamed: &streamed, router, dead_letters };
+        let mut identifier = Identifier { outbox, streamed, router, dead_letters };
         note("reading the rows");
         let rows = Rows::read(snapshot, &mut identifier).await?;
         let Rows { mut ids, topics, of_topic, mut fates, oldest_ms, is_untimed } = rows;
@@ -177,8 +179,18 @@ impl Comparison {
         let others = comparing.topics.iter().chain(&identifier.dead_letters).cloned();
         let read: BTreeSet<String> = topics.iter().cloned().chain(others).collect();
         let read: Vec<String> = read.into_iter().collect();
+        if topics.is_empty() && comparing.topics.is_empty() {
+            note("no row tells a topic: --read-topic names those that walpost has published to");
+        }
         let records = PublishedRecords::open(kafka, &read, since).await?;
         note(&format!("reading {} records of these topics: {}", records.offsets, read.join(", ")));
+        for topic in records.topics.iter().filter(|topic| !topic.has_known_policy) {
+            list(Listed::Gap(format!(
+                "topic {}: its cleanup.policy cannot be read; if it is compacted, events count as \
+                 missing that are not",
+                topic.name
+            )));
+        }
         let gaps: BTreeSet<usize> = topics
             .iter()
             .enumerate()
@@ -207,7 +219,8 @@ impl Comparison {
                         }
                     }
                     if !is_known && comparing.ghosts {
-                        unknown.extend(String::from_utf8(id));
+                        // Texts of PostgreSQL have no zero bytes.
+                        unknown.extend(String::from_utf8(id).ok().filter(|id| !id.contains('\0')));
                     }
                 }
                 unknown.sort_unstable();

@@ -7,6 +7,7 @@ use crate::config::ConfigError;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::relay::RelayError;
+use crate::relay::core::Halt;
 use crate::setup::AdoptError;
 use crate::sink::SinkError;
 use crate::source::{SourceError, said};
@@ -119,6 +120,30 @@ pub(crate) enum RecoveryError {
     /// The relay has ended early.
     #[error("{0}. What is published stays; run the command again to continue")]
     Relay(#[from] Box<RelayError>),
+    /// An event cannot be delivered.
+    #[error(
+        "{0}; repair the row, or delete it, or set a policy for such events (poison.*), then run the \
+         command again. What is published stays"
+    )]
+    Halted(Box<Halt>),
+    /// Another process has written the position.
+    #[error(
+        "another walpost has written to the state topic meanwhile: run the command again, which compares \
+         with Kafka, and continues"
+    )]
+    TakenOver,
+    /// An unfinished run had another choice of rows.
+    #[error(
+        "the rows that are not all published yet were chosen in another way: run `walpost recover \
+         --apply` without --since, which continues that, or with --all"
+    )]
+    OtherChoice,
+    /// Transaction ids may not tell what is delivered.
+    #[error(
+        "{0} events are in Kafka whose rows are in no table. If the server was set back, its transaction ids \
+         do not tell which rows are delivered: name a time before that with --since, or use --all"
+    )]
+    Ghosts(u64),
     /// A topic cannot be read.
     #[error("{}{why}", of_topic(topic))]
     Kafka {
@@ -142,7 +167,8 @@ pub(crate) enum RecoveryError {
     /// Ids of several tables may be equal.
     #[error(
         "events of several tables can have the same id, unless all ids are uuids, and records do not \
-         tell their tables: walpost cannot tell which events are in Kafka"
+         tell their tables: walpost cannot tell which events are in Kafka. `walpost replay` publishes rows \
+         without that; `walpost adopt --apply` gives up those from before the slot"
     )]
     SeveralTables,
     /// Nothing tells which rows are delivered.
@@ -159,8 +185,8 @@ pub(crate) enum RecoveryError {
     NoSlot(String),
     /// The slot was used already.
     #[error(
-        "replication slot \"{0}\" was read already: rows from before it are compared with Kafka and \
-         published by `walpost recover --all`"
+        "replication slot \"{0}\" is not new, or its rows are published already: `walpost recover --all` \
+         compares the table with Kafka, and with --apply publishes what is missing"
     )]
     Used(String),
     /// A transaction is published in part.

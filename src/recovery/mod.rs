@@ -5,9 +5,11 @@
 //! |---|---|
 //! | `replay`, `replay_sql`, `replayed_table` | insert rows again, so that the slot sends them |
 //! | `recover`, `publication` | publish rows that no slot sends, before the slot is read |
-//! | `comparison`, `published` | find out which of them are in Kafka |
+//! | `ahead` | finds out which rows the slot will send |
+//! | `comparison`, `published` | find out which of the others are in Kafka |
 //! | `error` | errors |
 
+mod ahead;
 mod comparison;
 mod error;
 mod publication;

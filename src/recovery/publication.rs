@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::{Sender, channel};
 
+use super::ahead::Streamed;
 use super::comparison::Comparison;
 use super::error::RecoveryError;
 use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::metrics::Metrics;
 use crate::pgoutput::{PgTimestamp, Relation, Tuple};
-use crate::relay::{StopHandle, Summary};
+use crate::relay::{RelayError, StopHandle, Summary};
 use crate::source::{RowBatch, RowPositions, RowSession, RowSnapshot, RowSource};
-use crate::state::unix_ms;
+use crate::state::{UnfinishedRows, unix_ms};
 
 /// Rows, and bytes of rows, of one transaction.
 const BATCH_ROWS: usize = 1_000;
@@ -34,13 +35,15 @@ pub(crate) struct Publication<'a> {
     pub(super) config: &'a Config,
     pub(super) environment: &'a Environment,
     pub(super) snapshot: &'a RowSnapshot,
-    /// The ids of rows that the slot sends, which are left out.
-    pub(super) streamed: &'a [String],
+    /// The rows that the slot sends, which are left out.
+    pub(super) streamed: &'a Streamed,
     /// Which of the rows are wanted; `None`: all.
     pub(super) comparison: Option<&'a Comparison>,
     /// Whether those that cannot be told are wanted.
     pub(super) with_undecided: bool,
     pub(super) positions: RowPositions,
+    /// What the state topic has about them.
+    pub(super) rows: UnfinishedRows,
 }
 
 impl Publication<'_> {
@@ -64,7 +67,7 @@ impl Publication<'_> {
         };
         let (sender, receiver) = channel(AHEAD);
         let source = RowSource::new(session, receiver);
-        let (relay, stop) = assembly::row_relay(source, positions.end(), config, environment)?;
+        let (relay, stop) = assembly::row_relay(source, self.rows.clone(), config, environment)?;
         started(stop, relay.metrics());
         let reading = async {
             if let Err(error) = self.read(&sender).await {
@@ -74,17 +77,23 @@ impl Publication<'_> {
             drop(sender);
         };
         let (published, ()) = tokio::join!(Box::pin(relay.run()), reading);
-        published.map_err(|error| RecoveryError::Relay(Box::new(error)))
+        published.map_err(|error| match error {
+            RelayError::Halt { halt, .. } => RecoveryError::Halted(halt),
+            error => RecoveryError::Relay(Box::new(error)),
+        })
     }
 
     async fn read(&self, sender: &Sender<Result<RowBatch, String>>) -> Result<(), RecoveryError> {
         let mut at = 0;
-        // Those are told apart by the comparison otherwise.
-        let without = if self.comparison.is_some() { &[] } else { self.streamed };
         for (index, table) in self.snapshot.tables.iter().enumerate() {
             let mut batch = Batch::new(&table.relation);
+            // A comparison tells them apart.
+            let without = match self.comparison {
+                Some(_) => Vec::new(),
+                None => self.streamed.ids(table.relation.oid),
+            };
             self.snapshot
-                .rows(index, without, async |rows| {
+                .rows(index, &without, async |rows| {
                     for row in rows {
                         let is_wanted = self
                             .comparison

@@ -45,6 +45,8 @@ pub(crate) struct ReadTopic {
     pub(crate) name: String,
     /// Why it may lack records of the time in question; `None`: it has all.
     pub(crate) gap: Option<String>,
+    /// Whether that includes that it is not compacted.
+    pub(crate) has_known_policy: bool,
 }
 
 /// The first offset to read, and the end at the start.
@@ -99,12 +101,17 @@ impl PublishedRecords {
                 }
             }
             let gap = match (is_compacted, found.gap) {
-                (true, _) => Some("it is compacted"),
-                (false, true) => Some("its oldest records are deleted"),
-                (false, false) => None,
+                (Some(true), _) => Some("it is compacted"),
+                (_, true) => Some("its oldest records are deleted"),
+                (_, false) => None,
             };
+            let is_empty = found.ranges.is_empty();
             ranges.push((name.clone(), found.ranges));
-            read.push(ReadTopic { name: name.clone(), gap: gap.map(str::to_owned) });
+            read.push(ReadTopic {
+                name: name.clone(),
+                gap: gap.map(str::to_owned),
+                has_known_policy: is_compacted.is_some() || is_empty,
+            });
         }
         let all = ranges.iter().flat_map(|(_, ranges)| ranges.values());
         let offsets = all.map(|range| (range.end - range.from).unsigned_abs()).sum();
@@ -234,7 +241,7 @@ fn ranges_of(
     }
     let mut times = TopicPartitionList::new();
     for partition in described.partitions() {
-        let offset = Offset::Offset(since_ms.unwrap_or_default());
+        let offset = Offset::Offset(since_ms.unwrap_or_default().max(0));
         times.add_partition_offset(topic, partition.id(), offset)?;
     }
     let times = match since_ms {
@@ -258,8 +265,11 @@ fn ranges_of(
     Ok(found)
 }
 
-/// Which of the topics are compacted.
-async fn compacted(kafka: &KafkaConfig, topics: &[String]) -> Result<Vec<bool>, RecoveryError> {
+/// Which of the topics are compacted; `None`: the brokers do not tell.
+async fn compacted(
+    kafka: &KafkaConfig,
+    topics: &[String],
+) -> Result<Vec<Option<bool>>, RecoveryError> {
     let (kafka, topics) = (kafka.clone(), topics.to_vec());
     // The client waits for the brokers' answers.
     let asked = tokio::task::spawn_blocking(move || {
@@ -272,7 +282,7 @@ async fn compacted(kafka: &KafkaConfig, topics: &[String]) -> Result<Vec<bool>, 
             let settings = client.topic_settings(topic)?;
             Some(settings.get("cleanup.policy")?.contains("compact"))
         };
-        Ok(topics.iter().map(|topic| is_compacted(topic).unwrap_or(false)).collect())
+        Ok(topics.iter().map(is_compacted).collect())
     });
     asked
         .await

@@ -7,20 +7,19 @@
 
 use std::sync::Arc;
 
-use super::comparison::{Compared, Comparing, Comparison, Listed, ReadFrom, expect};
+use super::ahead::{Ahead, Streamed};
+use super::comparison::{Compared, Comparing, Comparison, Listed, ReadFrom};
 use super::error::RecoveryError;
 use super::publication::{Publication, batches};
 use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::outbox::{Outbox, Role};
-use crate::pgoutput::Message;
-use crate::record::TimestampSource;
+use crate::outbox::Role;
 use crate::relay::{StopHandle, Summary};
 use crate::setup::{Positions, Wanted};
 use crate::source::{APPLICATION_NAME, RowBound, RowChoice, RowPositions, RowSnapshot};
-use crate::state::{Bookmark, Delivered, State, UnfinishedRows, unix_ms};
+use crate::state::{Bookmark, ChosenRows, Delivered, State, UnfinishedRows, unix_ms};
 
 /// Positions of rows from before the slot begin that many bytes before it.
 const WINDOW: u64 = 1 << 30;
@@ -61,16 +60,19 @@ pub(crate) struct RowWish {
 pub(crate) struct Recovery<'a> {
     config: &'a Config,
     environment: &'a Environment,
-    purpose: Purpose,
+    /// Which rows were chosen.
+    chosen: ChosenRows,
     positions: Positions,
     snapshot: RowSnapshot,
-    /// The ids of rows that the slot sends.
-    streamed: Vec<String>,
+    /// The rows that the slot sends.
+    streamed: Streamed,
+    /// Where the slot is to be read from afterwards.
+    then: Lsn,
     comparison: Option<Comparison>,
     /// How many rows there are to publish, but for those that cannot be told.
     rows: u64,
-    /// From which transaction on the rows were compared.
-    bookmark: Option<Bookmark>,
+    /// Whether the server is on a newer timeline than the state topic's, and it is known since when.
+    is_forked: bool,
 }
 
 impl<'a> Recovery<'a> {
@@ -90,35 +92,39 @@ impl<'a> Recovery<'a> {
         let profile = assembly::profile(config)?;
         let names = assembly::columns(config, &profile);
         let mut snapshot = RowSnapshot::open(&source, &conninfo, APPLICATION_NAME).await?;
-        let bookmark = match &purpose {
-            Purpose::Recover(Since::Bookmark) => Some(bookmark(&positions, &snapshot)?),
-            _ => None,
+        let state = positions.state.clone();
+        let ahead = if positions.has_slot() {
+            note("reading ahead from the slot");
+            let mut outbox = assembly::outbox_with_ids(config, &profile);
+            let wanted = state.as_ref().and_then(|state| state.last);
+            Ahead::read(&snapshot, positions.client(), &source, &mut outbox, wanted).await?
+        } else {
+            Ahead::default()
         };
-        let bound = match (&purpose, &bookmark) {
-            (Purpose::Recover(Since::Time(time)), _) => RowBound::Since(time.clone()),
-            (_, Some(bookmark)) => RowBound::FromXid(bookmark.below),
-            _ => RowBound::All,
+        let history = History { positions: &positions, snapshot: &snapshot, ahead: &ahead };
+        let chosen = chosen(&purpose, &history)?;
+        let (then, is_forked) = (history.then()?, history.fork().is_some());
+        let streamed = ahead.from(then);
+        let bound = match &chosen {
+            ChosenRows::Since(time) => RowBound::Since(time.clone()),
+            ChosenRows::Bookmark(bookmark) => RowBound::FromXid(bookmark.below),
+            ChosenRows::Existing | ChosenRows::All => RowBound::All,
         };
         let choice = RowChoice { bound, time_column, order_by };
         snapshot.choose(&config.source.publication, &names, &choice).await?;
-        let streamed = if positions.has_slot() {
-            note("reading ahead from the slot");
-            let mut outbox = assembly::outbox_with_ids(config, &profile);
-            streamed(&snapshot, &positions, &source, &mut outbox).await?
+        let began = state.and_then(|state| state.rows);
+        let is_new = began.as_ref().is_none_or(|rows| rows.next.is_zero());
+        require_distinct_ids(&snapshot, &names)?;
+        let comparison = if chosen == ChosenRows::Existing && is_new {
+            None
         } else {
-            Vec::new()
-        };
-        let began = positions.state.as_ref().and_then(|state| state.rows);
-        let is_compared =
-            purpose != Purpose::Existing || began.is_some_and(|rows| !rows.next.is_zero());
-        let comparison = if is_compared {
-            require_distinct_ids(&snapshot, &names)?;
-            let has_own_times = config.record.profile.is_none()
-                && config.record.timestamp == TimestampSource::Column;
-            let from = match (&purpose, began) {
-                _ if has_own_times => ReadFrom::Beginning,
-                (Purpose::Existing, Some(rows)) => ReadFrom::Time(rows.since_ms),
-                _ => ReadFrom::OldestRow(bookmark.map_or_else(unix_ms, |bookmark| bookmark.at_ms)),
+            let from = match (&chosen, began) {
+                // The times of records are not those of their production.
+                _ if profile.needs().used.contains(Role::Timestamp) => ReadFrom::Beginning,
+                (ChosenRows::Existing, Some(rows)) => ReadFrom::Time(rows.since_ms),
+                (ChosenRows::Bookmark(bookmark), _) => ReadFrom::OldestRow(bookmark.at_ms),
+                (ChosenRows::Since(_), _) => ReadFrom::OldestRow(unix_ms()),
+                (ChosenRows::Existing | ChosenRows::All, _) => ReadFrom::Beginning,
             };
             let comparing = Comparing {
                 snapshot: &snapshot,
@@ -129,27 +135,37 @@ impl<'a> Recovery<'a> {
                 router: assembly::router(config, profile)?,
                 policies: &config.poison,
                 from,
-                ghosts: purpose != Purpose::Existing,
+                ghosts: chosen != ChosenRows::Existing,
             };
             Some(Comparison::run(comparing, list, &mut note).await?)
-        } else {
-            None
         };
         let rows = match &comparison {
             Some(comparison) => comparison.counts().missing,
-            None => snapshot.count().await?.saturating_sub(streamed.len() as u64),
+            None => count(&snapshot, &streamed).await?,
         };
         Ok(Self {
             config,
             environment,
-            purpose,
+            chosen,
             positions,
             snapshot,
             streamed,
+            then,
             comparison,
             rows,
-            bookmark,
+            is_forked,
         })
+    }
+
+    /// With a bookmark, and without a fork that tells where the histories part, ghosts may be those of a
+    /// server that was set back, and has given the same transaction ids again.
+    pub(crate) fn require_history(&self) -> Result<(), RecoveryError> {
+        let ghosts = self.compared().map_or(0, |compared| compared.ghosts);
+        let is_by_xid = matches!(self.chosen, ChosenRows::Bookmark(_));
+        if is_by_xid && !self.is_forked && ghosts > 0 {
+            return Err(RecoveryError::Ghosts(ghosts));
+        }
+        Ok(())
     }
 
     /// What was compared; `None`: nothing needs to be.
@@ -159,12 +175,21 @@ impl<'a> Recovery<'a> {
 
     /// How many rows the slot sends, of the chosen ones and others.
     pub(crate) fn streamed(&self) -> u64 {
-        self.streamed.len() as u64
+        self.streamed.len()
     }
 
     /// From where on rows were compared.
     pub(crate) fn bookmark(&self) -> Option<Bookmark> {
-        self.bookmark
+        match &self.chosen {
+            ChosenRows::Bookmark(bookmark) => Some(*bookmark),
+            _ => None,
+        }
+    }
+
+    /// Rows of older transactions than this one are from before the slot.
+    pub(crate) fn from(&self) -> Option<u64> {
+        let delivered = self.positions.state.as_ref()?.delivered.as_ref()?;
+        (delivered.from > 0).then_some(delivered.from)
     }
 
     /// How many rows are to be published.
@@ -183,17 +208,19 @@ impl<'a> Recovery<'a> {
         if !self.positions.has_slot() {
             return Err(RecoveryError::NoSlot(self.config.source.slot.clone()));
         }
-        let then = self.then()?;
-        let rows = self.rows(with_undecided);
-        let summary = if rows > 0 {
-            let positions = self.row_positions(rows)?;
+        self.require_history()?;
+        let (then, count) = (self.then, self.rows(with_undecided));
+        let former = self.positions.state.clone();
+        let is_further = then > self.positions.slot();
+        let summary = if count > 0 {
+            let positions = self.row_positions(count)?;
             let rows = UnfinishedRows {
                 since_ms: self.began().unwrap_or_else(unix_ms),
                 next: positions.end(),
                 then,
-                existing: self.purpose == Purpose::Existing,
+                chosen: self.chosen.clone(),
             };
-            let state = self.positions.publishing(positions.start, rows);
+            let state = self.positions.publishing(positions.start, rows.clone());
             self.positions.write(&state).await?;
             crate::crash_points::point!("rows_announced");
             let publication = Publication {
@@ -204,49 +231,37 @@ impl<'a> Recovery<'a> {
                 comparison: self.comparison.as_ref(),
                 with_undecided,
                 positions,
+                rows: rows.clone(),
             };
             let summary = publication.run(started).await?;
             self.positions.read_again().await?;
+            // Another one may have begun, if the session with the lock was lost.
+            let written = self.positions.state.as_ref();
+            let is_own = written.is_some_and(|state| {
+                state.rows.as_ref() == Some(&rows) && state.acked_upto >= positions.start
+            });
+            if !is_own || self.positions.client().is_closed() {
+                return Err(RecoveryError::TakenOver);
+            }
             Some(summary)
         } else {
             None
         };
-        let state = State { delivered: self.delivered(with_undecided), ..self.positions.at(then) };
+        let is_there =
+            |state: &State| state.rows.is_none() && state.acked_upto == then && is_further;
+        if count == 0 && former.as_ref().is_some_and(is_there) {
+            // Nothing has changed.
+            return Ok(summary);
+        }
+        let last = former.and_then(|state| state.last).filter(|_| is_further);
+        let delivered = self.delivered(with_undecided);
+        let state = State { last, delivered, ..self.positions.at(then) };
         self.positions.write(&state).await?;
         Ok(summary)
     }
 
     fn began(&self) -> Option<u64> {
-        Some(self.positions.state.as_ref()?.rows?.since_ms)
-    }
-
-    /// Where the slot is to be read from afterwards: further than it is confirmed, if more is known to
-    /// be acknowledged.
-    fn then(&self) -> Result<Lsn, RecoveryError> {
-        let slot = self.positions.slot();
-        let Some(state) = &self.positions.state else { return Ok(slot) };
-        if let Some(rows) = state.rows {
-            return Ok(rows.then.max(slot));
-        }
-        if let Some(fork) = self.snapshot.end_of_timeline(state.timeline)
-            && fork < state.acked_upto
-        {
-            // What both servers have is published.
-            return Ok(slot.max(fork));
-        }
-        if state.acked_upto < slot || self.lost_from(state).is_some() {
-            return Ok(slot);
-        }
-        if state.partial.is_some() {
-            return Err(RecoveryError::PartlyPublished);
-        }
-        Ok(state.acked_upto)
-    }
-
-    /// Where the server's history leaves that of the state, if that is before the state's position.
-    fn lost_from(&self, state: &State) -> Option<Lsn> {
-        let end = self.snapshot.end_of_timeline(state.timeline).unwrap_or(self.snapshot.end);
-        (end < state.acked_upto).then_some(end)
+        Some(self.positions.state.as_ref()?.rows.as_ref()?.since_ms)
     }
 
     /// Positions for so many rows: after everything that is published, and before the slot's.
@@ -254,11 +269,13 @@ impl<'a> Recovery<'a> {
         let slot = self.positions.slot();
         let window = Lsn::new(slot.as_u64() - WINDOW.min(slot.as_u64() / 2));
         let state = self.positions.state.as_ref();
-        let after = state.map(|state| match state.rows {
-            Some(rows) => rows.next,
-            None => self.lost_from(state).unwrap_or(state.acked_upto),
+        let used = state.map(|state| state.rows_upto).unwrap_or_default();
+        let after = state.filter(|state| state.rows.is_none()).map(|state| {
+            let end = self.snapshot.end_of_timeline(state.timeline);
+            state.acked_upto.min(end.unwrap_or(self.snapshot.end))
         });
-        let start = after.filter(|after| *after < slot).map_or(window, |after| after.max(window));
+        let after = after.filter(|after| *after < slot).unwrap_or_default();
+        let start = window.max(after).max(used);
         let positions = RowPositions::new(start, batches(rows, self.snapshot.tables.len()));
         if positions.end() > slot {
             return Err(RecoveryError::NoPositions(slot));
@@ -270,67 +287,109 @@ impl<'a> Recovery<'a> {
     fn delivered(&self, with_undecided: bool) -> Option<Delivered> {
         let undecided = self.compared().map_or(0, |compared| compared.undecided);
         let is_complete = undecided == 0 || with_undecided;
-        match (&self.purpose, is_complete) {
-            (Purpose::Existing | Purpose::Recover(Since::Everything), true) => {
-                Some(Delivered::new(0))
-            }
-            (Purpose::Recover(Since::Bookmark), true) => {
+        match (&self.chosen, is_complete) {
+            (ChosenRows::Existing | ChosenRows::All, true) => Some(Delivered::new(0)),
+            (ChosenRows::Bookmark(bookmark), true) => {
                 let former = self.positions.state.as_ref()?.delivered.clone()?;
-                Some(Delivered { bookmarks: self.bookmark.into_iter().collect(), ..former })
+                Some(Delivered { bookmarks: vec![*bookmark], ..former })
             }
             _ => Some(Delivered::new(self.snapshot.xmax)),
         }
     }
 }
 
+/// How many rows there are that the slot does not send.
+async fn count(snapshot: &RowSnapshot, streamed: &Streamed) -> Result<u64, RecoveryError> {
+    let mut rows = 0;
+    for (index, table) in snapshot.tables.iter().enumerate() {
+        rows += snapshot.count(index, &streamed.ids(table.relation.oid)).await?;
+    }
+    Ok(rows)
+}
+
+/// The server's history beside that of the state topic.
+struct History<'a> {
+    positions: &'a Positions,
+    snapshot: &'a RowSnapshot,
+    ahead: &'a Ahead,
+}
+
+impl History<'_> {
+    /// Where this server's history leaves that of the state, if it is on a newer timeline.
+    fn fork(&self) -> Option<Lsn> {
+        self.snapshot.end_of_timeline(self.positions.state.as_ref()?.timeline)
+    }
+
+    /// Whether the WAL is another one than that of the state, as far as that shows: it ends earlier, or
+    /// has not the last transaction with events.
+    fn is_other(&self, state: &State) -> bool {
+        let slot = self.positions.slot();
+        let is_missing = state.last.is_some_and(|last| last.commit_lsn >= slot);
+        self.fork().is_none()
+            && (state.timeline != self.positions.timeline
+                || state.acked_upto > self.snapshot.end
+                || self.positions.has_slot() && is_missing && !self.ahead.has_last)
+    }
+
+    /// Where the slot is to be read from afterwards: further than it is confirmed, if more is known to
+    /// be acknowledged.
+    fn then(&self) -> Result<Lsn, RecoveryError> {
+        let slot = self.positions.slot();
+        let Some(state) = &self.positions.state else { return Ok(slot) };
+        if let Some(rows) = &state.rows {
+            return Ok(rows.then.max(slot));
+        }
+        if let Some(fork) = self.fork().filter(|fork| *fork < state.acked_upto) {
+            // What both servers have is published.
+            return Ok(slot.max(fork));
+        }
+        if state.acked_upto < slot || self.is_other(state) {
+            return Ok(slot);
+        }
+        if state.partial.is_some() {
+            return Err(RecoveryError::PartlyPublished);
+        }
+        Ok(state.acked_upto)
+    }
+}
+
+/// Which rows to compare. What was begun is continued, unless all rows are to be compared.
+fn chosen(purpose: &Purpose, history: &History<'_>) -> Result<ChosenRows, RecoveryError> {
+    let begun = history.positions.state.as_ref().and_then(|state| state.rows.as_ref());
+    let begun = begun.map(|rows| &rows.chosen);
+    Ok(match (purpose, begun) {
+        (Purpose::Existing, None | Some(ChosenRows::Existing)) => ChosenRows::Existing,
+        (Purpose::Recover(Since::Everything), _)
+        // Some of them may be published already, by this delivery or by another one.
+        | (Purpose::Recover(Since::Bookmark), Some(ChosenRows::Existing)) => ChosenRows::All,
+        (Purpose::Recover(Since::Bookmark), Some(begun)) => begun.clone(),
+        (Purpose::Recover(Since::Time(time)), None) => ChosenRows::Since(time.clone()),
+        (Purpose::Recover(Since::Time(time)), Some(ChosenRows::Since(begun))) if time == begun => {
+            ChosenRows::Since(time.clone())
+        }
+        (Purpose::Existing | Purpose::Recover(Since::Time(_)), Some(_)) => {
+            return Err(RecoveryError::OtherChoice);
+        }
+        (Purpose::Recover(Since::Bookmark), None) => ChosenRows::Bookmark(bookmark(history)?),
+    })
+}
+
 /// The newest bookmark that holds on this server.
-fn bookmark(positions: &Positions, snapshot: &RowSnapshot) -> Result<Bookmark, RecoveryError> {
+fn bookmark(history: &History<'_>) -> Result<Bookmark, RecoveryError> {
     let none = |why: &str| RecoveryError::NoBookmark(why.to_owned());
-    let state = positions.state.as_ref();
+    let state = history.positions.state.as_ref();
     let state =
         state.ok_or_else(|| none("the state topic has no position of this slot and server"))?;
     let delivered = state.delivered.as_ref();
     let delivered = delivered
         .ok_or_else(|| none("the state topic does not tell yet which rows are delivered"))?;
-    let fork = snapshot.end_of_timeline(state.timeline);
-    if fork.is_none() && (state.timeline != positions.timeline || state.acked_upto > snapshot.end) {
+    if history.is_other(state) {
         return Err(none("this server's history is not that of the state topic"));
     }
+    let fork = history.fork();
     let holds = |bookmark: &&Bookmark| fork.is_none_or(|fork| bookmark.lsn <= fork);
     let newest = delivered.bookmarks.iter().find(holds).copied();
     newest.ok_or_else(|| none("the state topic has no bookmark that holds on this server"))
-}
-
-/// The ids of the rows that the slot will send, of those in the snapshot and others.
-async fn streamed(
-    snapshot: &RowSnapshot,
-    positions: &Positions,
-    source: &crate::source::SourceConfig,
-    outbox: &mut Outbox,
-) -> Result<Vec<String>, RecoveryError> {
-    for table in &snapshot.tables {
-        expect(outbox, table)?;
-    }
-    let (mut ids, mut failed) = (Vec::new(), None);
-    let each = |message| match message {
-        Message::Relation(relation) => {
-            if let Err(error) = outbox.relation(&relation) {
-                failed = Some(error.to_string());
-            }
-        }
-        Message::Insert(insert) => {
-            let position = crate::position::EventPosition { commit_lsn: Lsn::ZERO, ordinal: 0 };
-            let time = crate::pgoutput::PgTimestamp::from_micros(0);
-            let Some(Ok(event)) = outbox.event(&insert, position, time) else { return };
-            ids.extend(event.id.and_then(|id| String::from_utf8(id.into_owned()).ok()));
-        }
-        _ => {}
-    };
-    snapshot.streamed(positions.client(), source, each).await?;
-    match failed {
-        Some(why) => Err(RecoveryError::Source(crate::source::SourceError::Setup(why))),
-        None => Ok(ids),
-    }
 }
 
 /// Ids are told apart without their tables.
@@ -359,15 +418,15 @@ pub(crate) fn wanted(creates: bool) -> Wanted<'static> {
 /// Announces in the state topic that rows from before the slot are to be published: before the slot
 /// is made, so that it is not read too early. Nothing to do if that is announced already.
 pub(crate) async fn announce(positions: &mut Positions, slot: &str) -> Result<(), RecoveryError> {
-    match positions.state.as_ref().map(|state| state.rows) {
-        Some(Some(rows)) if rows.existing => Ok(()),
+    match positions.state.as_ref().map(|state| state.rows.as_ref()) {
+        Some(Some(rows)) if rows.chosen == ChosenRows::Existing => Ok(()),
         // A position of zero: that of a slot that never was.
         None if !positions.has_slot() => {
             let rows = UnfinishedRows {
                 since_ms: unix_ms(),
                 next: Lsn::ZERO,
                 then: Lsn::ZERO,
-                existing: true,
+                chosen: ChosenRows::Existing,
             };
             let state = positions.publishing(Lsn::ZERO, rows);
             Ok(positions.write(&state).await?)

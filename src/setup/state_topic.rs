@@ -58,6 +58,12 @@ pub(crate) enum AdoptError {
     )]
     NoPosition { topic: String },
     #[error(
+        "rows that the slot does not send are being published (state topic {topic}), and their positions \
+         change with each run: repair the row, or delete it, or set a policy for such events (poison.*), \
+         then run the command again"
+    )]
+    Rows { topic: String },
+    #[error(
         "the event at {position} is not to come any more: walpost has passed everything that \
          commits before {acked} (state topic {topic})"
     )]
@@ -170,7 +176,8 @@ impl Positions {
 
     /// The record to write for these rows, which are published from `start` on.
     pub(crate) fn publishing(&self, start: Lsn, rows: UnfinishedRows) -> State {
-        State { rows: Some(rows), ..self.at(start) }
+        let last = self.state.as_ref().and_then(|state| state.last);
+        State { last, rows_upto: rows.next, rows: Some(rows), ..self.at(start) }
     }
 
     /// The record to write for a slot that is read from this position on.
@@ -187,6 +194,7 @@ impl Positions {
             skipped,
             delivered: former.and_then(|state| state.delivered.clone()),
             rows: None,
+            rows_upto: former.map(|state| state.rows_upto).unwrap_or_default(),
             layout: former.map(|state| state.layout.clone()).unwrap_or_default(),
             at_ms: crate::state::unix_ms(),
         }
@@ -238,6 +246,9 @@ impl Positions {
         let Some(state) = self.state.clone() else {
             return Err(AdoptError::NoPosition { topic });
         };
+        if state.rows.is_some() {
+            return Err(AdoptError::Rows { topic });
+        }
         let acked = state.acked_upto;
         if position.commit_lsn < acked {
             return Err(AdoptError::Passed { topic, position, acked });

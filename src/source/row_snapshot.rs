@@ -22,7 +22,7 @@ use crate::pgoutput::{Message, Tuple, decode};
 
 /// Rows that are fetched together, and bytes of them: the first ones show how large rows are.
 const FETCHED: usize = 1_000;
-const FETCHED_FIRST: usize = 50;
+const FETCHED_FIRST: usize = 1;
 const FETCHED_BYTES: usize = 4 << 20;
 
 /// How long the WAL before the snapshot may take to be flushed. The WAL writer does that several
@@ -36,6 +36,9 @@ const TIME_COLUMN: &str = "created_at";
 /// header that is not written yet.
 const PAGE: u64 = 8192;
 const PAGE_HEADER: u64 = 40;
+
+/// `int8`, `int2`, `int4` and `numeric`.
+const NUMBERS: [u32; 4] = [20, 21, 23, 1700];
 
 /// How a table is read.
 const TABLE: &str = "
@@ -95,7 +98,7 @@ struct Scan {
     from: String,
     /// The condition for those that are chosen.
     bound: String,
-    /// The id as text.
+    /// The id.
     id: String,
     order: String,
 }
@@ -272,6 +275,8 @@ impl RowSnapshot {
         let has = |wanted: &str| columns.iter().any(|(column, ..)| column == wanted);
         let id = names.looked_for(Role::Id).find(|id| has(id));
         let id = id.ok_or_else(|| missing("for the events' ids (outbox.columns.id)"))?;
+        let kind = table.relation.columns.iter().find(|column| column.name == id);
+        let is_number = kind.is_some_and(|column| NUMBERS.contains(&column.type_oid));
         let id = format!("o.{}", escape_identifier(id));
         let time = |wanted: &str| {
             let found = columns.iter().find(|(column, is_time, _)| column == wanted && *is_time);
@@ -291,9 +296,10 @@ impl RowSnapshot {
             Some(wanted) => Some(format!("o.{}", escape_identifier(wanted))),
             None => written.clone(),
         };
-        // The last ones make the order the same each time.
-        let order = order.into_iter().chain([id.clone(), "o.tableoid, o.ctid".to_owned()]);
-        let order = order.collect::<Vec<_>>().join(", ");
+        // Rows with the same time mostly lie in the order in which they were inserted; numbers tell.
+        let place = "o.tableoid, o.ctid".to_owned();
+        let last = if is_number { [id.clone(), place] } else { [place, id.clone()] };
+        let order = order.into_iter().chain(last).collect::<Vec<_>>().join(", ");
         let bound = match (&choice.bound, &written) {
             (RowBound::All, _) => "true".to_owned(),
             (RowBound::FromXid(from), _) => from_xid(*from, self.xmax),
@@ -332,14 +338,15 @@ impl RowSnapshot {
         Ok(Scan { name, columns, from, bound, id, order })
     }
 
-    /// How many rows are chosen.
-    pub(crate) async fn count(&self) -> Result<u64, SourceError> {
+    /// How many rows of a table are chosen, without those that have one of the ids in `without`.
+    pub(crate) async fn count(&self, table: usize, without: &[String]) -> Result<u64, SourceError> {
         let mut all = 0;
-        for Scan { from, bound, name, .. } in &self.scans {
+        if let Some(Scan { from, bound, name, id, .. }) = self.scans.get(table) {
             let counting =
                 |error| SourceError::query(&format!("counting the rows of {name}"), &error);
-            let sql = format!("SELECT pg_catalog.count(*) {from} AND {bound}");
-            let row = self.client.query_one(&sql, &[]).await.map_err(counting)?;
+            let sql =
+                format!("SELECT pg_catalog.count(*) {from} AND {bound} AND {}", is_not_one_of(id));
+            let row = self.client.query_one(&sql, &[&without]).await.map_err(counting)?;
             let rows: i64 = row.try_get(0).map_err(counting)?;
             all += u64::try_from(rows).unwrap_or_default();
         }
@@ -358,10 +365,8 @@ impl RowSnapshot {
             return Ok(());
         };
         let sql = format!(
-            "SELECT {columns} {from} AND {bound}
-                AND NOT EXISTS (SELECT FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
-                                 WHERE w.id = {id}::pg_catalog.text)
-              ORDER BY {order}"
+            "SELECT {columns} {from} AND {bound} AND {} ORDER BY {order}",
+            is_not_one_of(id)
         );
         self.fetch(table, &sql, &[&without], each).await
     }
@@ -426,7 +431,8 @@ impl RowSnapshot {
         for Scan { name, id, .. } in &self.scans {
             let sql = format!(
                 "SELECT w.id FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
-                  WHERE NOT EXISTS (SELECT FROM {name} AS o WHERE {id}::pg_catalog.text = w.id)"
+                  WHERE NOT EXISTS (SELECT FROM {name} AS o WHERE {} = w.id)",
+                in_text_form(id)
             );
             let rows = self.client.query(&sql, &[&left]).await.map_err(looking)?;
             left =
@@ -448,10 +454,11 @@ impl RowSnapshot {
             "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL cursor_tuple_fraction = 1;
              DECLARE walpost_ahead NO SCROLL CURSOR FOR
               SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, '{}', NULL,
-                     'proto_version', '1', 'publication_names', {})",
+                     'proto_version', '1', 'publication_names', {}, 'messages', '{}')",
             escape_literal(&config.slot),
             self.end,
             escape_literal(&escape_identifier(&config.publication)),
+            config.messages,
         );
         client.batch_execute(&sql).await.map_err(reading)?;
         loop {
@@ -471,6 +478,20 @@ impl RowSnapshot {
         }
         client.batch_execute("COMMIT").await.map_err(reading)
     }
+}
+
+/// A value as the output plugin sends it; a cast would strip the padding of `character`.
+fn in_text_form(value: &str) -> String {
+    format!("pg_catalog.format('%s', {value})")
+}
+
+/// The condition that an id is none of the first parameter's.
+fn is_not_one_of(id: &str) -> String {
+    format!(
+        "NOT EXISTS (SELECT FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
+                      WHERE w.id = {})",
+        in_text_form(id)
+    )
 }
 
 /// A column's time with its zone: without one it is UTC.

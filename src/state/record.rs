@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::delivered::{Delivered, text};
+use super::delivered::{Bookmark, Delivered, text};
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 use crate::position::{Checkpoint, EventPosition};
@@ -70,6 +70,8 @@ pub struct State {
     pub delivered: Option<Delivered>,
     /// Set while rows of the tables are published that the slot does not send.
     pub rows: Option<UnfinishedRows>,
+    /// Events of such rows may have positions before this one.
+    pub rows_upto: Lsn,
     /// A hash of what decides which transactions have events.
     pub layout: String,
     /// When it was written, in milliseconds since 1970.
@@ -78,7 +80,7 @@ pub struct State {
 
 /// Rows are published that the slot does not send: until they are, the slot must not be read.
 /// Meanwhile [`State::acked_upto`] is the position of the rows, which is before the slot's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnfinishedRows {
     /// When that began, in milliseconds since 1970.
     pub since_ms: u64,
@@ -88,8 +90,22 @@ pub struct UnfinishedRows {
     /// Where the slot is to be read from afterwards.
     #[serde(with = "text")]
     pub then: Lsn,
-    /// Whether they are all the rows from before the slot; otherwise those that are missing in Kafka.
-    pub existing: bool,
+    /// Which rows.
+    pub chosen: ChosenRows,
+}
+
+/// Which rows are published.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChosenRows {
+    /// All from before the slot, of which none was published before.
+    Existing,
+    /// All that are missing in Kafka.
+    All,
+    /// Those that were written since that time.
+    Since(String),
+    /// Those of transactions that a bookmark does not tell to be delivered.
+    Bookmark(Bookmark),
 }
 
 /// A record that this walpost cannot read.
@@ -119,8 +135,15 @@ struct Value {
     delivered: Option<Delivered>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rows: Option<UnfinishedRows>,
+    #[serde(default, with = "text", skip_serializing_if = "is_zero")]
+    rows_upto: Lsn,
     layout: String,
     at_ms: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(lsn: &Lsn) -> bool {
+    lsn.is_zero()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -171,7 +194,8 @@ impl State {
             }),
             skipped: self.skipped.iter().map(ToString::to_string).collect(),
             delivered: self.delivered.clone(),
-            rows: self.rows,
+            rows: self.rows.clone(),
+            rows_upto: self.rows_upto,
             layout: self.layout.clone(),
             at_ms: self.at_ms,
         })
@@ -214,6 +238,7 @@ impl State {
             skipped: skipped.collect::<Result<_, _>>()?,
             delivered: value.delivered,
             rows: value.rows,
+            rows_upto: value.rows_upto,
             layout: value.layout,
             at_ms: value.at_ms,
         })
@@ -235,6 +260,7 @@ mod tests {
             skipped: Vec::new(),
             delivered: None,
             rows: None,
+            rows_upto: Lsn::ZERO,
             layout: "l".to_owned(),
             at_ms: 7,
         }
@@ -256,9 +282,10 @@ mod tests {
                 since_ms: 9,
                 next: partial.commit_lsn,
                 then: Lsn::new(u64::MAX),
-                existing: true,
+                chosen: ChosenRows::Since("now".to_owned()),
             });
-            let state = State { partial, skipped, delivered, rows, ..state(last) };
+            let rows_upto = partial.map_or(Lsn::ZERO, |partial| partial.commit_lsn);
+            let state = State { partial, skipped, delivered, rows, rows_upto, ..state(last) };
             assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
         }
     }

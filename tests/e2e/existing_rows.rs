@@ -185,3 +185,19 @@ async fn existing_rows_have_the_records_of_streamed_ones() {
     let all: Vec<_> = fixture.records().await.iter().map(shape).collect();
     assert_eq!(all, [&existing[..], &existing[..]].concat());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_the_slot_sends_and_that_are_gone_leave_none_out() {
+    let before = Before::new("exactly-once").await;
+    let (fixture, postgres) = (&before.fixture, &before.fixture.postgres);
+    postgres.execute(&insert(5, 3)).await;
+    let status = before.init("existing_announced=return").wait(LONG_TIMEOUT).await;
+    assert_eq!(status.expect("it dies").code(), None);
+    fixture.init(&before.arguments()).await;
+    postgres.execute(&format!("{}; DELETE FROM public.outbox WHERE n > 5", insert(10, 3))).await;
+    let init = before.init("");
+    let (code, said) = ended(&init).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(init.stdout().join("\n").contains("5 events published"), "{:?}", init.stdout());
+    assert_eq!(fixture.records().await.len(), 5);
+}

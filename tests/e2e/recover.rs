@@ -1,6 +1,11 @@
 //! `walpost recover`: a slot that is made again after rows were written, and a server that is set
 //! back.
 
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::util::Timeout;
 use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Stop, eventually};
@@ -146,6 +151,73 @@ async fn a_recovery_among_writers_keeps_the_order_and_continues_after_a_kill() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_begun_is_continued_with_the_same_rows() {
+    let lost = Lost::new("exactly-once").await;
+    let postgres = &lost.fixture.postgres;
+    postgres.execute(DROP).await;
+    postgres.execute(&insert(7, 5)).await;
+    lost.fixture.init(&[]).await;
+    lost.fixture.adopt(&lost.topic).await;
+    // From here on transactions count as delivered, and those of the rows do not.
+    postgres.execute(&insert(5, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    let (code, said) = lost.recover(&[]).await;
+    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(0), 0), "{said}");
+    let recover = lost.fixture.command("recover").args(lost.arguments()).args(["--all", "--apply"]);
+    let dying =
+        recover.args(["--order-by", "n"]).env("FAILPOINTS", "rows_announced=return").start();
+    assert_eq!(dying.wait(LONG_TIMEOUT).await.expect("it dies").code(), None);
+    let (code, said) = lost.recover(&["--since", "now", "--apply"]).await;
+    assert!(code == Some(1) && said.contains("chosen in another way"), "{said}");
+    let skip = lost.fixture.command("skip").args(lost.arguments());
+    let skip = skip.args(["--position", "00000000FFFFFFFF/00000000", "--apply"]).start();
+    let (code, said) = ended(&skip).await;
+    assert!(code == Some(1) && said.contains("change with each run"), "{said}");
+    let (code, said) = lost.recover(&["--apply"]).await;
+    assert!(code == Some(0) && said.contains("7 events published"), "{said}");
+    let records = lost.fixture.records().await;
+    assert_eq!(records.len(), 12);
+    // Positions are not used again.
+    let mut positions: Vec<_> =
+        records.iter().filter_map(|record| record.header("walpost.position")).collect();
+    positions.sort_unstable();
+    positions.dedup();
+    assert_eq!(positions.len(), 12, "{positions:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_behind_the_state_topic_is_left_as_it_is() {
+    for delivery in ["at-least-once", "exactly-once"] {
+        let lost = Lost::new(delivery).await;
+        let (fixture, arguments) = (&lost.fixture, lost.arguments());
+        fixture.postgres.execute(&insert(40, 5)).await;
+        let before = fixture.confirmed_flush().await.expect("a position");
+        let walpost = fixture.run_with(&arguments).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        walpost.kill9().await;
+        // The server has not written down what was confirmed.
+        fixture.postgres.kill9().await;
+        fixture.postgres.start_again().await;
+        assert_eq!(fixture.confirmed_flush().await, Some(before));
+        let (code, said) = lost.recover(&["--all", "--apply"]).await;
+        assert_eq!((code, counted(&said, "in Kafka")), (Some(0), 40), "{said}");
+        assert_eq!(counted(&said, "waiting in the slot, not compared"), 0, "{said}");
+        fixture.postgres.execute(&insert(5, 5)).await;
+        let (code, said) = lost.recover(&["--all"]).await;
+        assert_eq!(counted(&said, "waiting in the slot, not compared"), 5, "{code:?} {said}");
+        if delivery == "exactly-once" {
+            lost.is_exact_after_a_run().await;
+        } else {
+            let walpost = fixture.run_with(&arguments).await;
+            fixture.confirmed(LONG_TIMEOUT).await;
+            stop(walpost).await;
+            // The slot's position counts, not the topic's.
+            fixture.judge().await.assert_ok();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn updated_rows_are_found_in_kafka() {
     let lost = Lost::new("at-least-once").await;
     let postgres = &lost.fixture.postgres;
@@ -240,4 +312,34 @@ async fn rows_that_a_slot_lost_in_a_failover_did_not_send_are_published() {
     assert_eq!((code, counted(&said, "missing in Kafka")), (Some(0), 20), "{said}");
     assert_eq!(counted(&said, "in Kafka, and in no table"), 0, "{said}");
     lost.is_exact_after_a_run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_behind_an_open_transaction_count() {
+    let lost = Lost::new("at-least-once").await;
+    let fixture = &lost.fixture;
+    let topic = fixture.topic("order");
+    Kafka::shared().await.create_topic_with(&topic, 1, &[]).await;
+    // Of another program, on the same topic.
+    let other: BaseProducer = ClientConfig::new()
+        .set("bootstrap.servers", &fixture.bootstrap)
+        .set("transactional.id", format!("other-{topic}"))
+        .create()
+        .expect("a producer");
+    let (long, record) = (Timeout::After(LONG_TIMEOUT), BaseRecord::<(), str>::to(&topic));
+    other.init_transactions(long).expect("initialised");
+    other.begin_transaction().expect("begun");
+    other.send(record.payload("another")).expect("queued");
+    other.flush(long).expect("sent");
+    fixture.postgres.execute(&insert(40, 5)).await;
+    let walpost = fixture.run_with(&lost.arguments()).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    let recover = fixture.command("recover").args(lost.arguments()).arg("--all").start();
+    recover.await_line("reading the rows", LONG_TIMEOUT).await;
+    assert!(recover.wait(Duration::from_secs(3)).await.is_none(), "it waits");
+    other.commit_transaction(long).expect("committed");
+    let (code, said) = ended(&recover).await;
+    let report = recover.stdout().join("\n");
+    assert_eq!((code, counted(&report, "in Kafka")), (Some(0), 40), "{report}\n{said}");
 }

@@ -242,7 +242,7 @@ fn state_settings(commits: CommitLimits) -> StateSettings {
         topic: "state".to_owned(),
         layout: String::new(),
         required: true,
-        publishes_rows: false,
+        rows: None,
         commits,
     }
 }

@@ -44,6 +44,7 @@ pub(crate) fn adopted(acked_upto: Lsn) -> State {
         skipped: Vec::new(),
         delivered: None,
         rows: None,
+        rows_upto: Lsn::ZERO,
         layout: String::new(),
         at_ms: 0,
     }

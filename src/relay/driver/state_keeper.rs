@@ -20,9 +20,10 @@ use crate::metrics::Metrics;
 use crate::position::Checkpoint;
 use crate::relay::backoff::{Backoff, backoff};
 use crate::relay::core::{CommitAt, Core};
-use crate::source::{Feed, Horizon, ReceivedTransactions, SlotError, SourceError};
+use crate::source::{Feed, Horizon, LastTransaction, ReceivedTransactions, SlotError, SourceError};
 use crate::state::{
-    Bookmark, Delivered, State, StateEvent, StateFailure, StateKey, StateStore, unix_ms,
+    Bookmark, Delivered, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
+    unix_ms,
 };
 
 /// Minimum time between two writes while events are delivered.
@@ -49,8 +50,8 @@ pub struct StateSettings {
     pub layout: String,
     /// Whether the relay ends if the topic is missing or may not be used.
     pub required: bool,
-    /// Whether rows are published that the slot does not send, instead of what it sends.
-    pub publishes_rows: bool,
+    /// The rows that are published instead of what the slot sends: the topic must have the same.
+    pub rows: Option<UnfinishedRows>,
     /// When to commit; used with a core that is [`Core::exactly_once`].
     pub commits: CommitLimits,
 }
@@ -379,7 +380,7 @@ impl StateKeeper {
         let Some(before) = self.state.as_ref().filter(|state| state.acked_upto < flush_lsn) else {
             return;
         };
-        let last = received.durable(flush_lsn).or(before.last);
+        let last = self.last(received.durable(flush_lsn), before);
         let interval = if last == before.last { IDLE_INTERVAL } else { BUSY_INTERVAL };
         let is_urgent = matches!(urgency, Urgency::Last | Urgency::Switch);
         if !is_urgent && self.written_at.elapsed() < interval {
@@ -416,9 +417,14 @@ impl StateKeeper {
         if core.is_split_by(&checkpoint) {
             self.metrics.split_transactions.add(1);
         }
-        let last = received.durable(checkpoint.upto).or(before.last);
+        let last = self.last(received.durable(checkpoint.upto), before);
         let Checkpoint { upto: acked_upto, partial } = checkpoint;
         self.write(State { acked_upto, partial, last, at_ms: unix_ms(), ..before.clone() });
+    }
+
+    /// The last transaction to write: those of rows are none of the server's.
+    fn last(&self, durable: Option<LastTransaction>, before: &State) -> Option<LastTransaction> {
+        durable.filter(|_| self.settings.rows.is_none()).or(before.last)
     }
 
     /// Whether to stop reading for a commit.

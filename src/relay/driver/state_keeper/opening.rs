@@ -81,10 +81,16 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 delivery_id: keeper.settings.delivery_id.clone(),
             }))));
         };
-        if state.rows.is_some() != keeper.settings.publishes_rows {
+        if state.rows != keeper.settings.rows {
             let topic = keeper.settings.topic.clone();
-            let error = SlotError::UnfinishedRows { slot, topic };
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
+            let error = if keeper.settings.rows.is_none() {
+                SourceError::Slot(SlotError::UnfinishedRows { slot, topic })
+            } else {
+                SourceError::Setup(format!(
+                    "another walpost has written to state topic {topic} meanwhile"
+                ))
+            };
+            return Ok(Some(StateOpened::Failed(error)));
         }
         // Another instance may have the slot since, and more WAL: the next session tells.
         let is_behind = session.flushed() < state.acked_upto;
