@@ -194,7 +194,7 @@ pub struct RecoverArguments {
     /// created_at]
     #[arg(long, value_name = "COLUMN")]
     pub time_column: Option<String>,
-    /// Column by which the events are ordered, such as an identity column [default: time and id]
+    /// Column by which the events are ordered, such as an identity column [default: time]
     #[arg(long, value_name = "COLUMN")]
     pub order_by: Option<String>,
     /// Read this topic too; those of the compared rows, and of the newest 10,000 rows of each table,
@@ -273,7 +273,7 @@ pub struct InitArguments {
     /// outbox.columns.timestamp, or created_at]
     #[arg(long, value_name = "COLUMN", requires = "existing_rows")]
     pub time_column: Option<String>,
-    /// With --existing-rows: column by which the events are ordered [default: time and id]
+    /// With --existing-rows: column by which the events are ordered [default: time]
     #[arg(long, value_name = "COLUMN", requires = "existing_rows")]
     pub order_by: Option<String>,
     /// Options of the configuration.

@@ -109,7 +109,7 @@ pub(super) const RECOVER_ACTS: &str = "\
 For a slot that was lost or made again, a failover without it, or a restored backup. Stop `run`
 first. Compares the rows of the outbox with Kafka by the events' ids, and reports how many are
 there, how many are missing, and which events Kafka has that no table has. With --apply, publishes
-the missing ones before the slot is read, ordered by time and id; can be interrupted and run again.
+the missing ones before the slot is read, ordered by time; can be interrupted and run again.
 Not told: rows that are deleted by now, logical messages, and rows whose records Kafka may have
 deleted. Needs the state topic, SELECT on the outbox, and records with the header `id`.
 Exit code 0 if nothing is missing, or all of it is published.";

@@ -41,13 +41,14 @@ async fn transaction_of_a_million_rows_stays_within_the_memory_budget() {
     stop(walpost).await;
 }
 
-/// Awaits that walpost has begun to fill its budget and reads no more: its
-/// memory has grown and then stays as it is over many looks.
+/// Awaits that walpost has begun to fill its budget and reads no more: its memory has grown and then
+/// stays as it is over many looks. On a busy machine brokers seem to be far away, and walpost changes to
+/// several producers: then few records wait for the first one of a partition.
 async fn await_standstill(walpost: &Walpost, before: u64) {
     let (mut last, mut looks) = (before, 0);
     eventually(LONG_TIMEOUT, "nothing more is read", async || {
         let now = walpost.rss_bytes().expect("it runs");
-        looks = if now == last && now > before + (8 << 20) { looks + 1 } else { 0 };
+        looks = if now == last && now > before + (2 << 20) { looks + 1 } else { 0 };
         last = now;
         if looks >= 50 { Ok(()) } else { Err((before, now, looks)) }
     })
