@@ -13,6 +13,7 @@ use walpost::sink::Outcome;
 use walpost::source::{SlotError, SourceError};
 
 use self::feeds::{Feeds, Opened};
+use crate::feed::ENDED_WHILE_OPENED;
 use crate::schedule::Schedule;
 use crate::trace::{Exit, InjectedFault, Trace, TraceEvent};
 use crate::wal::{Event, Item, Log, PARTITIONS, Poison};
@@ -67,6 +68,8 @@ struct Process {
     until: bool,
     /// The last session in which it resumed from its own position.
     unpassed: usize,
+    /// The one before that.
+    unpassed_before: usize,
     /// The end of WAL at its first session.
     reaches: Option<Lsn>,
     stop_ms: Option<u64>,
@@ -233,10 +236,8 @@ impl<'a> Checker<'a> {
             TraceEvent::InjectedFault(fault) => self.faults.push(*fault),
             TraceEvent::Arrived => self.arrived = true,
             TraceEvent::Strange(text) => return Err(text.clone()),
-            TraceEvent::Committed { .. }
-            | TraceEvent::NotOpened { .. }
-            | TraceEvent::Reported { .. }
-            | TraceEvent::Calm => {}
+            TraceEvent::NotOpened { process, error } => self.not_opened(*process, error),
+            TraceEvent::Committed { .. } | TraceEvent::Reported { .. } | TraceEvent::Calm => {}
         }
         Ok(())
     }
@@ -297,6 +298,7 @@ impl<'a> Checker<'a> {
         self.sessions.push(number);
         let process = self.process(number);
         if !passed {
+            process.unpassed_before = process.unpassed;
             process.unpassed = all;
         }
         process.reaches.get_or_insert(*end);
@@ -313,6 +315,15 @@ impl<'a> Checker<'a> {
         let anew = *passed || !*resumes;
         let opened = Opened { start: *start, from: *from, anew, in_batches: *in_batches };
         self.feed_opened(now_ms, number, &opened)
+    }
+
+    /// A session that ended while it was opened has told the relay nothing: the next attempt knows only
+    /// what the last session that it had knew, and who was seen with the slot since.
+    fn not_opened(&mut self, process: usize, error: &SourceError) {
+        if matches!(error, SourceError::Lost(why) if why == ENDED_WHILE_OPENED) {
+            let process = self.process(process);
+            process.unpassed = process.unpassed_before;
+        }
     }
 
     fn process(&mut self, process: usize) -> &mut Process {

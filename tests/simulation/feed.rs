@@ -24,6 +24,9 @@ use crate::trace::{Left, TraceEvent, Why};
 use crate::wal::{OUTBOXES, relation};
 use crate::world::{Shared, World};
 
+/// The error of a session that did not live until it was open.
+pub(crate) const ENDED_WHILE_OPENED: &str = "the session ended while it was opened";
+
 /// A catch-up that the relay does not read must be replaced by a stream within this time …
 const MAX_UNREAD: Duration = Duration::from_secs(11);
 
@@ -58,7 +61,7 @@ impl SimSource {
         }
         self.pause(20).await;
         if self.world.lock().server.sessions[feed.session].ended {
-            return Err(SourceError::Lost("the session ended while it was opened".into()));
+            return Err(SourceError::Lost(ENDED_WHILE_OPENED.into()));
         }
         Ok(feed)
     }
