@@ -2,10 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::comparison::expect;
 use super::error::RecoveryError;
 use crate::lsn::Lsn;
-use crate::outbox::Outbox;
+use crate::outbox::{FoundTable, Outbox};
 use crate::pgoutput::{Message, Oid, PgTimestamp};
 use crate::position::EventPosition;
 use crate::source::{LastTransaction, RowSnapshot, SourceConfig, SourceError, SqlClient};
@@ -100,4 +99,11 @@ impl Streamed {
     pub(super) fn len(&self) -> u64 {
         self.0.values().map(|ids| ids.len() as u64).sum()
     }
+}
+
+/// Tells the outbox of the table's columns.
+pub(super) fn expect(outbox: &mut Outbox, table: &FoundTable) -> Result<(), RecoveryError> {
+    outbox
+        .expect(table)
+        .map_err(|error| RecoveryError::Source(SourceError::Setup(error.to_string())))
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest as _, Sha256};
 
-use super::ahead::Streamed;
+use super::ahead::{Streamed, expect};
 use super::error::RecoveryError;
 use super::published::{ID_HEADER, PublishedRecords};
 use crate::lsn::Lsn;
-use crate::outbox::{FoundTable, Outbox};
+use crate::outbox::Outbox;
 use crate::pgoutput::{Insert, PgTimestamp, Tuple};
 use crate::position::EventPosition;
 use crate::record::{Policies, Router};
@@ -351,13 +351,6 @@ impl Rows {
         });
         u16::try_from(index).unwrap_or(u16::MAX)
     }
-}
-
-/// Tells the outbox of the table's columns.
-pub(super) fn expect(outbox: &mut Outbox, table: &FoundTable) -> Result<(), RecoveryError> {
-    outbox.expect(table).map_err(|error| {
-        RecoveryError::Source(crate::source::SourceError::Setup(error.to_string()))
-    })
 }
 
 #[cfg(test)]

@@ -317,8 +317,7 @@ impl<'a> Checker<'a> {
         self.feed_opened(now_ms, number, &opened)
     }
 
-    /// A session that ended while it was opened has told the relay nothing: the next attempt knows only
-    /// what the last session that it had knew, and who was seen with the slot since.
+    /// A session that ended while it was opened has told the relay nothing.
     fn not_opened(&mut self, process: usize, error: &SourceError) {
         if matches!(error, SourceError::Lost(why) if why == ENDED_WHILE_OPENED) {
             let process = self.process(process);
