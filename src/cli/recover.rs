@@ -10,8 +10,9 @@ use super::{Exit, block_on, logged, run};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
 use crate::metrics::Metrics;
-use crate::recovery::{self, Compared, Listed, Purpose, Recovery, RecoveryError, RowWish, Since};
-use crate::setup::{AdoptError, Positions};
+use crate::recovery::{Compared, Listed, Purpose, Recovery, RecoveryError, RowWish, Since};
+use crate::setup::{AdoptError, Positions, Wanted};
+use crate::source::APPLICATION_NAME;
 use crate::state::unix_ms;
 
 /// How often progress is printed.
@@ -70,7 +71,8 @@ pub(super) async fn positions(
 ) -> Result<Positions, RecoveryError> {
     let conninfo = assembly::conninfo(config, environment)?;
     let kafka = assembly::kafka(config);
-    Ok(Positions::read(config, &conninfo, &kafka, recovery::wanted(creates)).await?)
+    let wanted = Wanted { command: APPLICATION_NAME, create: creates, may_lack_slot: true };
+    Ok(Positions::read(config, &conninfo, &kafka, wanted).await?)
 }
 
 /// Prints the error.

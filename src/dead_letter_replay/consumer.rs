@@ -7,11 +7,9 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Message as _, OwnedMessage};
-use rdkafka::metadata::{MetadataPartition, MetadataTopic};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::timeout;
 
@@ -57,30 +55,12 @@ impl DeadLetterConsumer {
             let code = error.rdkafka_error_code();
             ReplayError::Reading(format!("{what}: {}", with_fix(&error, code, topic, group)))
         };
-        let consumer: StreamConsumer<Callbacks> = sink::consumer_config(kafka, group)
-            .set("enable.auto.offset.store", "false")
-            .set("enable.partition.eof", "true")
-            .create_with_context(Callbacks)
+        let consumer = sink::partition_consumer(kafka, group, &[])
             .map_err(|error| ReplayError::Sink(error.into()))?;
-        // Polls it; there is nothing to receive yet.
-        let _ = consumer.recv().now_or_never();
-        let metadata = consumer
-            .fetch_metadata(Some(topic), REQUEST_TIMEOUT)
-            .map_err(|error| failed("asking for the topic's partitions", error))?;
-        let found = metadata.topics().iter().find(|found| found.name() == topic);
-        let error = found.and_then(MetadataTopic::error).map(Code::from);
-        let found = match (found, error) {
-            (Some(found), None) => found,
-            (_, None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) => {
-                return Err(ReplayError::NoTopic { topic: topic.to_owned() });
-            }
-            (_, Some(code)) => {
-                let error = KafkaError::MetadataFetch(code);
-                return Err(failed("asking for the topic's partitions", error));
-            }
-        };
-        let numbers = found.partitions().iter().map(MetadataPartition::id);
-        let committed = committed(&consumer, topic, numbers)
+        let numbers = sink::partitions_of(&consumer, topic, REQUEST_TIMEOUT)
+            .map_err(|error| failed("asking for the topic's partitions", error))?
+            .ok_or_else(|| ReplayError::NoTopic { topic: topic.to_owned() })?;
+        let committed = committed(&consumer, topic, numbers.into_iter())
             .map_err(|error| failed("asking how far it was read", error))?;
         let mut partitions = BTreeMap::new();
         for (&number, (offset, metadata)) in &committed {
@@ -138,21 +118,16 @@ impl DeadLetterConsumer {
                         partition.ended();
                     }
                 }
-                Err(error) => match error.rdkafka_error_code() {
-                    // librdkafka reconnects.
-                    Some(
-                        Code::BrokerTransportFailure
-                        | Code::AllBrokersDown
-                        | Code::OperationTimedOut
-                        | Code::Resolve,
-                    ) => tracing::debug!(%error, "the dead-letter topic cannot be read for now"),
-                    // By default the replay fails, which loses nothing: the next replay reads
-                    // unprocessed dead letters again.
-                    code => {
-                        let text = with_fix(&error, code, &self.topic, &self.group);
-                        return Err(ReplayError::Reading(text));
-                    }
-                },
+                Err(error) if sink::is_reconnecting(&error) => {
+                    tracing::debug!(%error, "the dead-letter topic cannot be read for now");
+                }
+                // By default the replay fails, which loses nothing: the next replay reads
+                // unprocessed dead letters again.
+                Err(error) => {
+                    let code = error.rdkafka_error_code();
+                    let text = with_fix(&error, code, &self.topic, &self.group);
+                    return Err(ReplayError::Reading(text));
+                }
             }
         }
         Ok(None)

@@ -16,7 +16,7 @@ struct AheadRow {
     id: String,
 }
 
-/// What lies between the slot's position and the end of a snapshot.
+/// The changes from the slot's position to the end of a snapshot.
 #[derive(Default)]
 pub(super) struct Ahead {
     rows: Vec<AheadRow>,

@@ -159,6 +159,8 @@ pub(super) struct Comparing<'a> {
     pub(super) from: ReadFrom,
     /// Whether to look for events whose rows are gone.
     pub(super) ghosts: bool,
+    /// Whether the topics of other rows are read too: where not all rows are compared.
+    pub(super) samples: bool,
 }
 
 impl Comparison {
@@ -172,7 +174,7 @@ impl Comparison {
         let dead_letters = policies.write_letters().then(|| policies.dead_letter_topic.clone());
         let mut identifier = Identifier { outbox, streamed, router, dead_letters };
         note("reading the rows");
-        let rows = Rows::read(snapshot, &mut identifier).await?;
+        let rows = Rows::read(snapshot, &mut identifier, comparing.samples).await?;
         let Rows { mut ids, topics, of_topic, mut fates, oldest_ms, is_untimed } = rows;
         ids.sort_unstable();
         let since = comparing.from.since_ms(oldest_ms.filter(|_| !is_untimed));
@@ -202,7 +204,7 @@ impl Comparison {
             })
             .collect();
         let mut ghosts = 0;
-        let found: Result<(), RecoveryError> = records
+        records
             .read(async |published| {
                 let mut unknown = Vec::new();
                 for id in published {
@@ -231,8 +233,7 @@ impl Comparison {
                 }
                 Ok(())
             })
-            .await;
-        found?;
+            .await?;
         for (fate, topic) in fates.iter_mut().zip(of_topic) {
             if *fate == Fate::Missing && gaps.contains(&usize::from(topic)) {
                 *fate = Fate::Undecided;
@@ -281,6 +282,7 @@ impl Rows {
     async fn read(
         snapshot: &RowSnapshot,
         identifier: &mut Identifier<'_>,
+        samples: bool,
     ) -> Result<Self, RecoveryError> {
         let mut all = Self {
             ids: Vec::new(),
@@ -309,6 +311,12 @@ impl Rows {
                 })
                 .await?;
             // Events whose rows are gone went to topics like these.
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if !samples {
+                continue;
+            }
             snapshot
                 .newest(index, SAMPLED, async |rows| {
                     for row in rows {
@@ -358,15 +366,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kafka_is_read_from_an_hour_before_the_oldest_row() {
-        let hours = |hours: i64| hours * MARGIN_MS;
-        let ms = |hours: u64| hours * MARGIN_MS.unsigned_abs();
+    fn kafka_is_read_from_a_margin_before_the_oldest_row() {
+        let margins = |margins: i64| margins * MARGIN_MS;
+        let ms = |margins: u64| margins * MARGIN_MS.unsigned_abs();
         for (from, oldest, since) in [
-            (ReadFrom::Beginning, Some(hours(9)), None),
-            (ReadFrom::Time(ms(20)), Some(hours(9)), Some(hours(19))),
-            (ReadFrom::Time(ms(20)), None, Some(hours(19))),
-            (ReadFrom::OldestRow(ms(20)), Some(hours(9)), Some(hours(8))),
-            (ReadFrom::OldestRow(ms(20)), Some(hours(30)), Some(hours(19))),
+            (ReadFrom::Beginning, Some(margins(9)), None),
+            (ReadFrom::Time(ms(20)), Some(margins(9)), Some(margins(19))),
+            (ReadFrom::Time(ms(20)), None, Some(margins(19))),
+            (ReadFrom::OldestRow(ms(20)), Some(margins(9)), Some(margins(8))),
+            (ReadFrom::OldestRow(ms(20)), Some(margins(30)), Some(margins(19))),
             (ReadFrom::OldestRow(ms(20)), None, None),
         ] {
             assert_eq!(from.since_ms(oldest), since, "{from:?} {oldest:?}");

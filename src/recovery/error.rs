@@ -152,7 +152,7 @@ pub(crate) enum RecoveryError {
         /// The reason.
         why: String,
     },
-    /// What lies behind an open transaction cannot be read.
+    /// Records after an open transaction cannot be read.
     #[error(
         "topic {0}: a producer has had a transaction open for a quarter of an hour, and what follows it \
          cannot be read: end it (`kafka-transactions.sh find-hanging`), then run the command again"

@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
 use rdkafka::consumer::{Consumer as _, StreamConsumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _};
-use rdkafka::metadata::MetadataTopic;
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 use tokio::time::{sleep, timeout};
 
@@ -82,7 +80,7 @@ impl PublishedRecords {
         let deadline = Instant::now() + OPEN_TRANSACTIONS;
         let (mut ranges, mut read) = (Vec::new(), Vec::with_capacity(topics.len()));
         for (name, is_compacted) in topics.iter().zip(compacted(kafka, topics).await?) {
-            // What lies behind an open transaction counts too.
+            // Records after an open transaction count too.
             let mut found = ranges_of(&all, name, since_ms)
                 .map_err(|error| failed(name, "its offsets cannot be read", &error))?;
             found.ranges.retain(|_, range| range.from < range.end);
@@ -119,10 +117,10 @@ impl PublishedRecords {
     }
 
     /// Calls `each` with the ids of the records of a topic, some at a time.
-    pub(crate) async fn read<E: From<RecoveryError>>(
+    pub(crate) async fn read(
         self,
-        mut each: impl AsyncFnMut(Vec<Vec<u8>>) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut each: impl AsyncFnMut(Vec<Vec<u8>>) -> Result<(), RecoveryError>,
+    ) -> Result<(), RecoveryError> {
         for (topic, ranges) in self.ranges {
             // One for each: the end of a partition is reported without its topic.
             let consumer = consumer(&self.kafka, "read_committed")?;
@@ -146,12 +144,12 @@ fn id_of(record: &BorrowedMessage<'_>) -> Option<Vec<u8>> {
     }
 }
 
-async fn read_topic<E: From<RecoveryError>>(
+async fn read_topic(
     consumer: &StreamConsumer<Callbacks>,
     topic: &str,
     mut ranges: Ranges,
-    each: &mut impl AsyncFnMut(Vec<Vec<u8>>) -> Result<(), E>,
-) -> Result<(), E> {
+    each: &mut impl AsyncFnMut(Vec<Vec<u8>>) -> Result<(), RecoveryError>,
+) -> Result<(), RecoveryError> {
     let mut ids = Vec::new();
     let unreadable = |error: KafkaError| failed(topic, "it cannot be read", &error);
     let mut list = TopicPartitionList::new();
@@ -180,16 +178,10 @@ async fn read_topic<E: From<RecoveryError>>(
             Err(KafkaError::PartitionEOF(partition)) => {
                 ranges.remove(&partition);
             }
-            Err(error) => match error.rdkafka_error_code() {
-                // librdkafka reconnects.
-                Some(
-                    Code::BrokerTransportFailure
-                    | Code::AllBrokersDown
-                    | Code::OperationTimedOut
-                    | Code::Resolve,
-                ) => tracing::debug!(%error, "Kafka cannot be read for now"),
-                _ => return Err(unreadable(error).into()),
-            },
+            Err(error) if sink::is_reconnecting(&error) => {
+                tracing::debug!(%error, "Kafka cannot be read for now");
+            }
+            Err(error) => return Err(unreadable(error)),
         }
         if ids.len() >= BATCH {
             each(std::mem::take(&mut ids)).await?;
@@ -206,15 +198,8 @@ fn consumer(
     kafka: &KafkaConfig,
     isolation: &str,
 ) -> Result<StreamConsumer<Callbacks>, RecoveryError> {
-    let consumer: StreamConsumer<Callbacks> = sink::consumer_config(kafka, GROUP)
-        .set("enable.auto.offset.store", "false")
-        .set("enable.partition.eof", "true")
-        .set("isolation.level", isolation)
-        .create_with_context(Callbacks)
-        .map_err(|error| failed("", "the consumer cannot be created", &error))?;
-    // Polls it; there is nothing to receive yet.
-    let _ = consumer.recv().now_or_never();
-    Ok(consumer)
+    sink::partition_consumer(kafka, GROUP, &[("isolation.level", isolation)])
+        .map_err(|error| failed("", "the consumer cannot be created", &error))
 }
 
 struct Found {
@@ -230,26 +215,17 @@ fn ranges_of(
     since_ms: Option<i64>,
 ) -> Result<Found, KafkaError> {
     let mut found = Found { ranges: Ranges::new(), gap: false };
-    let metadata = consumer.fetch_metadata(Some(topic), REQUEST_TIMEOUT)?;
-    let Some(described) = metadata.topics().iter().find(|one| one.name() == topic) else {
-        return Ok(found);
-    };
-    match MetadataTopic::error(described).map(Code::from) {
-        None => {}
-        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(found),
-        Some(code) => return Err(KafkaError::MetadataFetch(code)),
-    }
+    let numbers = sink::partitions_of(consumer, topic, REQUEST_TIMEOUT)?.unwrap_or_default();
     let mut times = TopicPartitionList::new();
-    for partition in described.partitions() {
+    for number in &numbers {
         let offset = Offset::Offset(since_ms.unwrap_or_default().max(0));
-        times.add_partition_offset(topic, partition.id(), offset)?;
+        times.add_partition_offset(topic, *number, offset)?;
     }
     let times = match since_ms {
-        Some(_) => Some(consumer.offsets_for_times(times, REQUEST_TIMEOUT)?),
-        None => None,
+        Some(_) if !numbers.is_empty() => Some(consumer.offsets_for_times(times, REQUEST_TIMEOUT)?),
+        _ => None,
     };
-    for partition in described.partitions() {
-        let number = partition.id();
+    for number in numbers {
         let (first, end) = consumer.fetch_watermarks(topic, number, REQUEST_TIMEOUT)?;
         let at = times.as_ref().and_then(|times| times.find_partition(topic, number));
         let from = match at.map(|at| at.offset()) {

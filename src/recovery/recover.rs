@@ -15,9 +15,9 @@ use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::outbox::Role;
+use crate::outbox::{ColumnNames, FoundTable, Role};
 use crate::relay::{StopHandle, Summary};
-use crate::setup::{Positions, Wanted};
+use crate::setup::Positions;
 use crate::source::{APPLICATION_NAME, RowBound, RowChoice, RowPositions, RowSnapshot};
 use crate::state::{Bookmark, ChosenRows, Delivered, State, UnfinishedRows, unix_ms};
 
@@ -48,7 +48,7 @@ pub(crate) enum Purpose {
 #[derive(Debug, Clone)]
 pub(crate) struct RowWish {
     pub(crate) purpose: Purpose,
-    /// The column by which the rows are ordered; `None`: by time and id.
+    /// The column by which the rows are ordered; `None`: by time.
     pub(crate) order_by: Option<String>,
     /// The column with the time at which a row was written; `None`: as configured.
     pub(crate) time_column: Option<String>,
@@ -71,8 +71,8 @@ pub(crate) struct Recovery<'a> {
     comparison: Option<Comparison>,
     /// How many rows there are to publish, but for those that cannot be told.
     rows: u64,
-    /// Whether the server is on a newer timeline than the state topic's, and it is known since when.
-    is_forked: bool,
+    /// Where the server's history leaves that of the state topic, if it is on a newer timeline.
+    fork: Option<Lsn>,
 }
 
 impl<'a> Recovery<'a> {
@@ -103,7 +103,7 @@ impl<'a> Recovery<'a> {
         };
         let history = History { positions: &positions, snapshot: &snapshot, ahead: &ahead };
         let chosen = chosen(&purpose, &history)?;
-        let (then, is_forked) = (history.then()?, history.fork().is_some());
+        let (then, fork) = (history.then()?, history.fork());
         let streamed = ahead.from(then);
         let bound = match &chosen {
             ChosenRows::Since(time) => RowBound::Since(time.clone()),
@@ -136,6 +136,7 @@ impl<'a> Recovery<'a> {
                 policies: &config.poison,
                 from,
                 ghosts: chosen != ChosenRows::Existing,
+                samples: matches!(chosen, ChosenRows::Since(_) | ChosenRows::Bookmark(_)),
             };
             Some(Comparison::run(comparing, list, &mut note).await?)
         };
@@ -153,7 +154,7 @@ impl<'a> Recovery<'a> {
             then,
             comparison,
             rows,
-            is_forked,
+            fork,
         })
     }
 
@@ -162,7 +163,7 @@ impl<'a> Recovery<'a> {
     pub(crate) fn require_history(&self) -> Result<(), RecoveryError> {
         let ghosts = self.compared().map_or(0, |compared| compared.ghosts);
         let is_by_xid = matches!(self.chosen, ChosenRows::Bookmark(_));
-        if is_by_xid && !self.is_forked && ghosts > 0 {
+        if is_by_xid && self.fork.is_none() && ghosts > 0 {
             return Err(RecoveryError::Ghosts(ghosts));
         }
         Ok(())
@@ -270,10 +271,9 @@ impl<'a> Recovery<'a> {
         let window = Lsn::new(slot.as_u64() - WINDOW.min(slot.as_u64() / 2));
         let state = self.positions.state.as_ref();
         let used = state.map(|state| state.rows_upto).unwrap_or_default();
-        let after = state.filter(|state| state.rows.is_none()).map(|state| {
-            let end = self.snapshot.end_of_timeline(state.timeline);
-            state.acked_upto.min(end.unwrap_or(self.snapshot.end))
-        });
+        let end = self.fork.unwrap_or(self.snapshot.end);
+        let after = state.filter(|state| state.rows.is_none());
+        let after = after.map(|state| state.acked_upto.min(end));
         let after = after.filter(|after| *after < slot).unwrap_or_default();
         let start = window.max(after).max(used);
         let positions = RowPositions::new(start, batches(rows, self.snapshot.tables.len()));
@@ -393,12 +393,10 @@ fn bookmark(history: &History<'_>) -> Result<Bookmark, RecoveryError> {
 }
 
 /// Ids are told apart without their tables.
-fn require_distinct_ids(
-    snapshot: &RowSnapshot,
-    names: &crate::outbox::ColumnNames,
-) -> Result<(), RecoveryError> {
+fn require_distinct_ids(snapshot: &RowSnapshot, names: &ColumnNames) -> Result<(), RecoveryError> {
+    /// `pg_type.oid` of `uuid`.
     const UUID: u32 = 2950;
-    let is_uuid = |table: &crate::outbox::FoundTable| {
+    let is_uuid = |table: &FoundTable| {
         let columns = &table.relation.columns;
         let mut names = names.looked_for(Role::Id);
         let id = names.find_map(|name| columns.iter().find(|column| column.name == name));
@@ -408,11 +406,6 @@ fn require_distinct_ids(
         return Err(RecoveryError::SeveralTables);
     }
     Ok(())
-}
-
-/// What to read of slot and state topic for this.
-pub(crate) fn wanted(creates: bool) -> Wanted<'static> {
-    Wanted { command: APPLICATION_NAME, create: creates, may_lack_slot: true }
 }
 
 /// Announces in the state topic that rows from before the slot are to be published: before the slot

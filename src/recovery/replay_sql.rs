@@ -4,6 +4,7 @@ use tokio_postgres::types::ToSql;
 
 use super::error::RowReplayError;
 use super::replayed_table::{Column, ReplayedTable};
+use crate::source::in_utc;
 
 /// Which events are published again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,14 +68,9 @@ impl Sql {
     }
 }
 
-/// A column's time with its zone: without one it is UTC.
+/// A column's time with its zone.
 fn shown(time: &Column) -> String {
-    let name = time.quoted();
-    if time.is_without_zone() {
-        format!("(o.{name} AT TIME ZONE 'UTC')")
-    } else {
-        format!("o.{name}")
-    }
+    in_utc(&time.name, time.is_without_zone())
 }
 
 /// The rows of `o` that the filter and the times choose.

@@ -5,9 +5,7 @@ use tokio_postgres::{Client, Row};
 
 use super::error::{RowReplayError, database};
 use crate::outbox::{ColumnNames, Role, TableName};
-
-/// Where rows have the time at which they were written, unless configured.
-const TIME_COLUMN: &str = "created_at";
+use crate::source::TIME_COLUMN;
 
 const TABLE: &str = "
     SELECT c.oid, c.relkind = 'p', pg_catalog.row_security_active(c.oid),

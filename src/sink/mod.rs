@@ -23,7 +23,8 @@ pub use kafka::{
 };
 pub(crate) use kafka::{
     Callbacks, begins_transactions, client_config, code_of, consumer_config, drop_on_threads,
-    transaction_timeout, transactional_producer,
+    is_reconnecting, partition_consumer, partitions_of, transaction_timeout,
+    transactional_producer,
 };
 
 /// The features of this build's Kafka client library: librdkafka's `builtin.features`.

@@ -74,7 +74,7 @@ pub use publication_fingerprint::PublicationFingerprint;
 pub(crate) use publication_guard::is_newer_than_slot;
 pub use resume::{Resume, Waited};
 pub(crate) use row_feed::{RowBatch, RowPositions, RowSession, RowSource};
-pub(crate) use row_snapshot::{RowBound, RowChoice, RowSnapshot};
+pub(crate) use row_snapshot::{RowBound, RowChoice, RowSnapshot, TIME_COLUMN, in_utc};
 pub use server_identity::ServerIdentity;
 pub(crate) use session_setup::identify_server;
 pub use slot_error::SlotError;

@@ -30,7 +30,7 @@ const FETCHED_BYTES: usize = 4 << 20;
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where rows have the time at which they were written, unless configured.
-const TIME_COLUMN: &str = "created_at";
+pub(crate) const TIME_COLUMN: &str = "created_at";
 
 /// Bytes of a WAL page, and of the longest header of one: the insert position may lie behind a
 /// header that is not written yet.
@@ -75,7 +75,7 @@ pub(crate) struct RowChoice {
     pub(crate) bound: RowBound,
     /// The column with the time at which a row was written; `None`: as configured.
     pub(crate) time_column: Option<String>,
-    /// The column by which the rows are ordered; `None`: by time and id.
+    /// The column by which the rows are ordered; `None`: by time.
     pub(crate) order_by: Option<String>,
 }
 
@@ -119,6 +119,8 @@ pub(crate) struct RowSnapshot {
     pub(crate) end: Lsn,
     timelines: Timelines,
     database_oid: u32,
+    /// `server_version_num`.
+    version: i32,
     scans: Vec<Scan>,
 }
 
@@ -155,6 +157,7 @@ impl RowSnapshot {
             end: Lsn::ZERO,
             timelines,
             database_oid: facts.database_oid,
+            version: facts.version,
             scans: Vec::new(),
         };
         let settings = session_settings(conninfo, facts.version);
@@ -311,10 +314,7 @@ impl RowSnapshot {
             }
         };
         let parameters: [&(dyn ToSql + Sync); 3] = [&publication, &name.schema, &name.name];
-        let has_filters =
-            "SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 150000";
-        let row = self.client.query_one(has_filters, &[]).await.map_err(failed)?;
-        let filter = if row.try_get(0).map_err(failed)? {
+        let filter = if self.version >= 150_000 {
             let row = self.client.query_opt(ROW_FILTER, &parameters).await.map_err(failed)?;
             row.and_then(|row| row.try_get::<_, Option<String>>(0).transpose()).transpose()
         } else {
@@ -494,8 +494,8 @@ fn is_not_one_of(id: &str) -> String {
     )
 }
 
-/// A column's time with its zone: without one it is UTC.
-fn in_utc(column: &str, is_without_zone: bool) -> String {
+/// The time in a column of the row `o`, with its zone: without one it is UTC.
+pub(crate) fn in_utc(column: &str, is_without_zone: bool) -> String {
     let column = escape_identifier(column);
     if is_without_zone { format!("(o.{column} AT TIME ZONE 'UTC')") } else { format!("o.{column}") }
 }

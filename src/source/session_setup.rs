@@ -232,11 +232,7 @@ pub(super) async fn identify(
         postmaster_start: instance::postmaster_start(&started)?,
     };
     reached.require_identity(&identity)?;
-    let timelines = Timelines(if identity.timeline > 1 {
-        client.timeline_history(identity.timeline).await.map_err(failed)?
-    } else {
-        None
-    });
+    let timelines = timelines(client, identity.timeline).await.map_err(failed)?;
     let fork = known_server(resume)
         .filter(|known| identity.may_descend_from(known))
         .and_then(|known| timelines.end_of(known.timeline));
@@ -245,6 +241,12 @@ pub(super) async fn identify(
     let is_own =
         matches!(resume, Resume::At { identity: known, .. } if identity.is_promoted(known));
     Ok((identity, if is_own { Timelines(None) } else { timelines }))
+}
+
+/// The history of the server's timelines; the first one has none.
+async fn timelines(client: &mut Connection, timeline: u32) -> Result<Timelines, WireError> {
+    let history = if timeline > 1 { client.timeline_history(timeline).await? } else { None };
+    Ok(Timelines(history))
 }
 
 /// The server to which the positions belong.
@@ -279,12 +281,8 @@ pub(super) async fn server_history(
     let asked = async {
         let mut client = wire::connect(endpoint, &conninfo.keepalive, &login).await?;
         let system = client.identify().await?;
-        let timelines = if system.timeline > 1 {
-            client.timeline_history(system.timeline).await?
-        } else {
-            None
-        };
-        Ok((system.identifier, system.timeline, Timelines(timelines)))
+        let timelines = timelines(&mut client, system.timeline).await?;
+        Ok((system.identifier, system.timeline, timelines))
     };
     let after = conninfo.connect_timeout;
     match timeout(after, asked).await {

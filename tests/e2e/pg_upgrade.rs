@@ -50,7 +50,7 @@ struct Delivered {
     rolled_back: Vec<String>,
 }
 
-/// The page's steps on the old server, under load. The writer goes on trying.
+/// The page's steps on the old server, under load. The writer keeps trying.
 async fn deliver(fixture: &Fixture, walpost: Walpost) -> (Delivered, Writer) {
     let writer = Writer::start_as(&fixture.postgres, "app", 200);
     writer.commits(100).await;
@@ -269,18 +269,23 @@ async fn rows_written_after_the_last_delivery_are_found_and_replayed() {
     drop(old);
 }
 
+/// The old server is stopped, and walpost goes on from the new one, which has the tables.
+async fn move_to(new: Postgres, fixture: &mut Fixture, (delivered, writer): (&Delivered, Writer)) {
+    fixture.postgres.stop_fast().await;
+    drop(writer);
+    let old = switch(fixture, new);
+    begin_anew(fixture).await;
+    goes_on(fixture, delivered).await;
+    drop(old);
+}
+
 async fn by_a_dump(mode: &'static str) {
     let mut fixture = adopted(Major::V16, mode).await;
     let walpost = fixture.run().await;
     let (delivered, writer) = deliver(&fixture, walpost).await;
     let new = server(Major::V18).start().await;
     new.restore_dump_of(&fixture.postgres).await;
-    fixture.postgres.stop_fast().await;
-    drop(writer);
-    let old = switch(&mut fixture, new);
-    begin_anew(&fixture).await;
-    goes_on(&fixture, &delivered).await;
-    drop(old);
+    move_to(new, &mut fixture, (&delivered, writer)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -322,12 +327,7 @@ async fn by_logical_replication(mode: &'static str) {
     // Sequences are not replicated.
     new.execute("SELECT setval('public.outbox_n_seq', (SELECT max(n) FROM public.outbox))").await;
     new.execute(shown("DROP PUBLICATION upgrade;")).await;
-    fixture.postgres.stop_fast().await;
-    drop(writer);
-    let old = switch(&mut fixture, new);
-    begin_anew(&fixture).await;
-    goes_on(&fixture, &delivered).await;
-    drop(old);
+    move_to(new, &mut fixture, (&delivered, writer)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

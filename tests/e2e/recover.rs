@@ -246,7 +246,7 @@ async fn what_kafka_may_have_deleted_is_not_told() {
     assert!(code == Some(1) && said.contains("it is compacted"), "{said}");
     assert!(said.contains("0 events published") && said.contains("--publish-undecided"), "{said}");
     assert_eq!(counted(&said, "cannot be told"), 3, "{said}");
-    // No bookmark tells of them now.
+    // Bookmarks do not cover them now.
     let (code, said) = lost.recover(&["--all", "--apply", "--publish-undecided"]).await;
     assert!(code == Some(0) && said.contains("3 events published"), "{said}");
     lost.is_exact_after_a_run().await;

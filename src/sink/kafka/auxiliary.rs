@@ -1,14 +1,16 @@
 //! Configuration and callbacks of clients beside the events' producers: those of the state topic,
-//! and the consumer of the dead letters.
+//! and the consumers of dead letters and of published records.
 
 use std::error::Error;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::ConsumerContext;
+use rdkafka::consumer::{Consumer, ConsumerContext, StreamConsumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::DeliveryResult;
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 
 use super::await_broker::await_broker;
@@ -40,6 +42,53 @@ pub(crate) fn consumer_config(kafka: &KafkaConfig, group: &str) -> ClientConfig 
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed");
     config
+}
+
+/// A consumer to which partitions are assigned, and which reports their ends; with further settings.
+pub(crate) fn partition_consumer(
+    kafka: &KafkaConfig,
+    group: &str,
+    settings: &[(&str, &str)],
+) -> Result<StreamConsumer<Callbacks>, KafkaError> {
+    let mut config = consumer_config(kafka, group);
+    config.set("enable.auto.offset.store", "false").set("enable.partition.eof", "true");
+    for (name, value) in settings {
+        config.set(*name, *value);
+    }
+    let consumer: StreamConsumer<Callbacks> = config.create_with_context(Callbacks)?;
+    // Polls it; there is nothing to receive yet.
+    let _ = consumer.recv().now_or_never();
+    Ok(consumer)
+}
+
+/// The numbers of a topic's partitions; `None`: it does not exist.
+pub(crate) fn partitions_of<C: Consumer<Callbacks>>(
+    consumer: &C,
+    topic: &str,
+    timeout: Duration,
+) -> Result<Option<Vec<i32>>, KafkaError> {
+    let metadata = consumer.fetch_metadata(Some(topic), timeout)?;
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+        return Ok(None);
+    };
+    match found.error().map(Code::from) {
+        None => Ok(Some(found.partitions().iter().map(MetadataPartition::id).collect())),
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
+        Some(code) => Err(KafkaError::MetadataFetch(code)),
+    }
+}
+
+/// Whether a consumer that reports this error goes on by itself: librdkafka reconnects.
+pub(crate) fn is_reconnecting(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::BrokerTransportFailure
+                | Code::AllBrokersDown
+                | Code::OperationTimedOut
+                | Code::Resolve
+        )
+    )
 }
 
 /// `transaction.timeout.ms`: a transaction of a killed walpost delays readers of the topic at most

@@ -34,7 +34,8 @@ mod statistics;
 mod topic_lookup;
 
 pub(crate) use auxiliary::{
-    Callbacks, begins_transactions, client_config, code_of, consumer_config, transactional_producer,
+    Callbacks, begins_transactions, client_config, code_of, consumer_config, is_reconnecting,
+    partition_consumer, partitions_of, transactional_producer,
 };
 pub(crate) use config::transaction_timeout;
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
