@@ -183,11 +183,7 @@ fn read_topic(
     // Where a writer is busy the end never comes, so its place now counts too.
     let mut ends = BTreeMap::new();
     for (_, partition) in pairs {
-        // A topic that is just being made has no leaders yet.
-        let end = || consumer.fetch_watermarks(topic, *partition, ANSWER);
-        let (_, high) = within_blocking(STALL, end)
-            .unwrap_or_else(|seen| panic!("the end of {topic}/{partition}: {seen}"));
-        ends.insert(*partition, high);
+        ends.insert(*partition, end_of(consumer, topic, *partition));
     }
     consumer
         .assign(&from_the_beginning(pairs.iter()))
@@ -212,6 +208,22 @@ fn read_topic(
             ),
         }
     }
+}
+
+/// The end of a partition, which may have no leader yet: its topic is just being created.
+///
+/// librdkafka takes a partition without a leader for one that does not exist, by the metadata that
+/// it has: each look at the end without a new look at the metadata would fail like the first.
+fn end_of(consumer: &BaseConsumer, topic: &str, partition: i32) -> i64 {
+    let end = || match consumer.fetch_watermarks(topic, partition, ANSWER) {
+        Ok((_, end)) => Ok(end),
+        Err(error) => {
+            consumer.fetch_metadata(None, ANSWER)?;
+            Err(error)
+        }
+    };
+    within_blocking(STALL, end)
+        .unwrap_or_else(|seen| panic!("the end of {topic}/{partition}: {seen}"))
 }
 
 /// Calls back, on a thread of its own, for each committed record as it comes.
@@ -336,5 +348,25 @@ impl Follower {
     pub async fn until_count(&self, count: usize, deadline: Duration) -> Vec<Consumed> {
         let what = format!("{count} records");
         self.until(&what, deadline, |seen| seen.len() >= count).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+
+    use super::*;
+
+    #[test]
+    fn partition_that_had_no_leader_is_read_once_it_has_one() {
+        let cluster = MockCluster::new(1).expect("librdkafka's own brokers");
+        cluster.create_topic("orders", 1, 1).expect("a topic");
+        cluster.partition_leader("orders", 0, None).expect("no leader");
+        let consumer = consumer(&cluster.bootstrap_servers());
+        let found = partitions(&consumer, &Topics::from("orders")).expect("its metadata");
+        assert_eq!(found, [("orders".to_owned(), 0)]);
+        consumer.fetch_watermarks("orders", 0, ANSWER).expect_err("it has no leader");
+        cluster.partition_leader("orders", 0, Some(1)).expect("a leader");
+        assert_eq!(end_of(&consumer, "orders", 0), 0);
     }
 }
