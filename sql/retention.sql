@@ -6,6 +6,9 @@
 -- the rows nor notices that they go. What a row is kept for is you: to look up
 -- what was sent, and to send it again should the slot ever be lost. Choose the
 -- interval for that.
+--
+-- This goes by the rows' age alone. `walpost prune` deletes only what is proved to
+-- be delivered, so that a slot that is lost after a long outage loses no event.
 
 -- Run it as the table's owner, not as a superuser: a trigger on the table runs as
 -- whoever deletes. Names and operators are qualified so that the session's

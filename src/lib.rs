@@ -82,6 +82,7 @@
 //! | `debezium_import` | a Debezium connector's configuration to walpost's |
 //! | `setup`, `preflight` | what `init` creates, and what `check` finds |
 //! | `recovery` | what publishes events again |
+//! | `retention` | deletes rows that are delivered |
 //! | `cli` | arguments, printing, exit codes |
 //!
 //! # As a library
@@ -150,6 +151,7 @@ mod property;
 #[doc(hidden)]
 pub mod record;
 mod recovery;
+mod retention;
 mod setup;
 #[doc(hidden)]
 pub mod sink;

@@ -178,6 +178,12 @@ impl Backlog {
         }
     }
 
+    /// Removes the slot, and leaves the rows in the table.
+    pub(crate) async fn leave_rows(self, fixture: &Fixture) {
+        drop(self.open);
+        fixture.drop_slot("base").await;
+    }
+
     /// Removes the slot and the rows, so that another backlog can be written.
     async fn remove(self, fixture: &Fixture) {
         drop(self.open);

@@ -15,6 +15,7 @@ mod latency;
 mod memory;
 mod other_writes;
 mod report;
+mod rows;
 mod scale;
 mod servers;
 mod start;
@@ -46,6 +47,8 @@ enum Part {
     Start,
     /// Resident memory and processor while nothing happens, and inside one large transaction.
     Memory,
+    /// Rows that no slot sends: published by init, and compared with Kafka by recover.
+    Rows,
     /// What an event costs in small and in large backlogs.
     Size,
     /// What an outbox costs who writes it.
@@ -152,6 +155,9 @@ impl Plan {
                 "databases is measured on servers of the bench's own: leave --source out".into()
             );
         }
+        if self.source.is_some() && self.parts.contains(&Part::Rows) {
+            return Err("rows is measured on servers of the bench's own: leave --source out".into());
+        }
         let without = self.parts.iter().find(|part| !part.has_conditions());
         if let (Some(part), true) = (without, self.conditions.are_given()) {
             let name = part
@@ -244,6 +250,9 @@ async fn measure(plan: &Plan, report: &mut Report) {
     }
     if plan.has(Part::Memory) {
         memory::bench(plan, report).await;
+    }
+    if plan.has(Part::Rows) && plan.source.is_none() {
+        rows::bench(plan, report).await;
     }
     if plan.has(Part::Size) {
         drain::sizes(plan, report).await;

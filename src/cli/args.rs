@@ -3,12 +3,11 @@
 
 #![allow(clippy::doc_markdown, reason = "help is printed as it stands, without backticks")]
 
-use std::iter;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, FromArgMatches, Parser, Subcommand};
+use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::help::{
@@ -17,7 +16,8 @@ use super::help::{
     REPLAY_ACTS, REPLAY_EXAMPLES, RUN_EXAMPLES, SIGNALS, SKIP_EXAMPLES, STATUS_ENDS,
     STATUS_EXAMPLES, TAIL_EXAMPLES, TAIL_LINE,
 };
-use crate::config::{Flags, Setting};
+use super::options::Options;
+use super::prune_args::PruneArguments;
 use crate::lsn::{Lsn, ParseLsnError};
 use crate::position::EventPosition;
 use crate::record::Cause;
@@ -59,6 +59,8 @@ pub enum Command {
     Replay(ReplayArguments),
     /// Publish dead letters again, with the current configuration
     ReplayDeadLetters(ReplayDeadLettersArguments),
+    /// Delete, or archive, old rows of the outbox that are proved to be delivered
+    Prune(PruneArguments),
     /// Print the SQL that creates table, role, publication and slot, or run it
     Init(InitArguments),
     /// Show the positions of slot and state topic, or accept the slot's position
@@ -411,76 +413,12 @@ impl FromStr for Until {
     }
 }
 
-/// The settings that flags can set, built from the table of settings. No `Debug`: it may contain
-/// secrets.
-pub struct Options(Flags);
-
-const CONFIG: &str = "config";
-
-impl Args for Options {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        let file = Arg::new(CONFIG)
-            .long(CONFIG)
-            .value_name("FILE")
-            .value_parser(clap::value_parser!(PathBuf))
-            .help(
-                "Configuration file\n\
-                 [env: WALPOST_CONFIG] [default: ./walpost.toml if it exists]",
-            );
-        let arguments = iter::once(file).chain(Setting::ALL.into_iter().filter_map(argument));
-        command.args(arguments.map(|argument| argument.help_heading("Configuration")))
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for Options {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let of_setting = |flags: Flags, setting: Setting| {
-            let values = matches.get_many::<String>(setting.key()).into_iter().flatten();
-            flags.with(setting, values.cloned())
-        };
-        let flags = Flags::new(matches.get_one(CONFIG).cloned());
-        let settings = Setting::ALL.into_iter().filter(|setting| setting.flag().is_some());
-        Ok(Self(settings.fold(flags, of_setting)))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-/// The argument for a setting, if it has a flag.
-fn argument(setting: Setting) -> Option<Arg> {
-    let flag = setting.flag()?;
-    let argument = Arg::new(setting.key()).value_name(setting.value_name()?);
-    let argument = match flag.strip_prefix("--") {
-        Some(long) => argument.long(long),
-        None => argument.short(flag.chars().nth(1)?),
-    };
-    let action = if setting.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
-    let variables: Vec<_> = [setting.variable(), setting.ambient()].into_iter().flatten().collect();
-    let help = setting.help().trim_end_matches('.').replace('`', "");
-    let variables = variables.join(", ");
-    let default = setting.default().filter(|default| !default.is_empty());
-    let default = default.map_or_else(String::new, |default| format!(" [default: {default}]"));
-    let help = format!("{help}\n[env: {variables}]{default}");
-    Some(argument.action(action).help(help))
-}
-
-impl From<Options> for Flags {
-    fn from(options: Options) -> Self {
-        options.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    use crate::config::Setting;
 
     fn exit_of(line: &[&str]) -> i32 {
         match Arguments::try_parse_from(line) {

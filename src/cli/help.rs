@@ -99,6 +99,20 @@ in which they were written: see --order-by. Connect as the owner of the table: w
 may not write to it. Consumers that deduplicate by id ignore the events, unless --new-ids is
 given. Rows that are no longer in the table, and logical messages, cannot be replayed.";
 
+pub(super) const PRUNE_EXAMPLES: &str = "\
+Examples:
+  walpost prune --dry-run                            # count only
+  walpost prune --older-than 30d --max-duration 10min
+  walpost prune --archive-to audit.outbox";
+
+pub(super) const PRUNE_ACTS: &str = "\
+Deletes rows that are older than --older-than and proved to be delivered: by the state topic, and by
+what every logical slot of the database has confirmed. Nothing is deleted while no `walpost run` is
+at work, or on a server whose history is not that of the state topic. Rows from before the slot are
+kept, unless they were published too (`init --existing-rows`, `recover`). Reads the table once, by its
+pages: no index is needed. Needs SELECT and DELETE on the table, and to read the state topic; it
+disturbs no other walpost, and can be interrupted and run again.";
+
 pub(super) const RECOVER_EXAMPLES: &str = "\
 Examples:
   walpost recover                                    # report only

@@ -5,8 +5,8 @@ use super::recover::RowOptions;
 use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration, logged, recover};
 use crate::config::{Config, Environment, Flags};
-use crate::recovery::{Purpose, RecoveryError, RowWish, announce};
-use crate::setup::{self, InitError, InitPlan};
+use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
+use crate::setup::{self, InitError, InitPlan, Stage};
 use crate::source::{self, Limit, SourceError};
 use crate::{assembly, preflight};
 
@@ -68,12 +68,18 @@ async fn publish_existing(
     options: RowOptions,
 ) -> Result<Exit, RecoveryError> {
     let environment = Environment::of_process();
+    let applied = apply_plan(config, &plan.only(Stage::BeforeSlot)).await;
+    if applied != Exit::Ok {
+        return Ok(applied);
+    }
+    // Before anything is announced, which keeps `walpost run` from starting.
+    require_readable(config, &environment, &options.wish).await?;
     let mut positions = recover::positions(config, &environment, true).await?;
     announce(&mut positions, &config.source.slot).await?;
     // It holds the lock on the slot's name, which another session takes now.
     drop(positions);
     crate::crash_points::point!("existing_announced");
-    let applied = apply_plan(config, plan).await;
+    let applied = apply_plan(config, &plan.only(Stage::Slot)).await;
     if applied != Exit::Ok {
         return Ok(applied);
     }

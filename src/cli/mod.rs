@@ -12,7 +12,10 @@ mod import_debezium;
 mod init;
 mod logging;
 mod man;
+mod options;
 mod progress;
+mod prune;
+mod prune_args;
 mod recover;
 mod replay;
 mod replay_dead_letters;
@@ -69,6 +72,7 @@ fn dispatch(command: Command) -> Exit {
         Command::Recover(arguments) => recover::command(arguments),
         Command::Replay(arguments) => replay::command(arguments),
         Command::ReplayDeadLetters(arguments) => replay_dead_letters::command(arguments),
+        Command::Prune(arguments) => prune::command(arguments),
         Command::Check(arguments) => {
             check::command(&arguments.options.into(), arguments.offline, arguments.json)
         }

@@ -90,13 +90,12 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
         | RecoveryError::NoIds
         | RecoveryError::SeveralTables
         | RecoveryError::Positions(AdoptError::Off) => Exit::Config,
-        RecoveryError::NoSlot(_) | RecoveryError::Used(_) => Exit::Slot,
+        RecoveryError::NoSlot(_) | RecoveryError::Used(_) | RecoveryError::TakenOver => Exit::Slot,
         RecoveryError::Positions(_)
         | RecoveryError::Kafka { .. }
         | RecoveryError::OpenTransaction(_)
         | RecoveryError::NoBookmark(_)
         | RecoveryError::PartlyPublished
-        | RecoveryError::TakenOver
         | RecoveryError::OtherChoice
         | RecoveryError::Ghosts(_)
         | RecoveryError::NoPositions(_) => Exit::Failure,

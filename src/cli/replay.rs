@@ -95,7 +95,7 @@ fn consequence(replay: &Replay) -> &'static str {
 }
 
 /// Set by the first stop signal; the second one ends the process.
-fn stop_flag() -> Arc<AtomicBool> {
+pub(super) fn stop_flag() -> Arc<AtomicBool> {
     let is_stopped = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_stopped);
     tokio::spawn(async move {

@@ -243,7 +243,7 @@ fn an_invalid_value_is_named_with_its_place() {
         ("delivery.in_flight_bytes = '1MB'", "KiB, MiB or GiB"),
         ("delivery.in_flight_bytes = 0", "not between 1KiB and 1024GiB"),
         ("delivery.in_flight_bytes = -1", "not a size"),
-        ("delivery.drain_timeout = '20'", "ms, s or min"),
+        ("delivery.drain_timeout = '20'", "ms, s, min, h or d"),
         ("admin.listen = '9641'", "an address and a port, such as 127.0.0.1:9641"),
         ("record.profile = 'debezuim'", "not one of `walpost`, `debezium`, `debezium-json`"),
         (

@@ -5,6 +5,8 @@ use std::time::Duration;
 const SIZE_UNITS: [(&str, u64); 4] =
     [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 const DURATION_UNITS_MS: [(&str, u64); 3] = [("min", 60_000), ("s", 1_000), ("ms", 1)];
+/// Read, and not written.
+const LONG_UNITS_MS: [(&str, u64); 2] = [("d", 86_400_000), ("h", 3_600_000)];
 
 /// A text that is not a size or a duration. The message names the correct form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +15,9 @@ pub(crate) enum UnitError {
         "`{0}` is not a size: write a whole number of bytes, or one with KiB, MiB or GiB, for instance 32MiB"
     )]
     Size(String),
-    #[error("`{0}` is not a duration: write a whole number with ms, s or min, for instance 20s")]
+    #[error(
+        "`{0}` is not a duration: write a whole number with ms, s, min, h or d, for instance 20s"
+    )]
     Duration(String),
 }
 
@@ -30,7 +34,10 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, UnitError> {
 /// Parses a duration. A number without a unit is an error.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     split(text)
-        .and_then(|(number, unit)| number.checked_mul(factor_of(unit, &DURATION_UNITS_MS)?))
+        .and_then(|(number, unit)| {
+            let long = || factor_of(unit, &LONG_UNITS_MS);
+            number.checked_mul(factor_of(unit, &DURATION_UNITS_MS).or_else(long)?)
+        })
         .map(Duration::from_millis)
         .ok_or_else(|| UnitError::Duration(text.to_owned()))
 }
@@ -90,10 +97,17 @@ mod tests {
 
     #[test]
     fn durations_need_a_unit() {
-        for (text, ms) in [("250ms", 250), ("20s", 20_000), ("2 min", 120_000), ("0s", 0)] {
+        for (text, ms) in [
+            ("250ms", 250),
+            ("20s", 20_000),
+            ("2 min", 120_000),
+            ("0s", 0),
+            ("1h", 3_600_000),
+            ("7d", 604_800_000),
+        ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for wrong in ["", "20", "s", "1h", "1.5s", "-1s", "1S", "99999999999999999999s"] {
+        for wrong in ["", "20", "s", "1w", "1.5s", "-1s", "1S", "99999999999999999999s"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
     }

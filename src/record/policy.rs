@@ -63,10 +63,14 @@ impl Policies {
 
     /// Whether any cause is dead-lettered.
     pub fn write_letters(&self) -> bool {
+        self.include(Policy::DeadLetter)
+    }
+
+    /// Whether it is the policy of any cause.
+    pub fn include(&self, policy: Policy) -> bool {
         let Self { too_large, missing_field, invalid_topic, refused, undecodable, .. } = self;
-        [too_large, missing_field, invalid_topic, refused, undecodable]
-            .contains(&&Policy::DeadLetter)
-            || self.missing_topic == Some(Policy::DeadLetter)
+        [too_large, missing_field, invalid_topic, refused, undecodable].contains(&&policy)
+            || self.missing_topic == Some(policy)
     }
 
     /// Whether a record that was sent may become a dead letter: a broker's rejection may arrive

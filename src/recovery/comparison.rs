@@ -184,7 +184,7 @@ impl Comparison {
         if topics.is_empty() && comparing.topics.is_empty() {
             note("no row tells a topic: --read-topic names those that walpost has published to");
         }
-        let records = PublishedRecords::open(kafka, &read, since).await?;
+        let records = PublishedRecords::open(kafka, &read, since, &mut note).await?;
         note(&format!("reading {} records of these topics: {}", records.offsets, read.join(", ")));
         for topic in records.topics.iter().filter(|topic| !topic.has_known_policy) {
             list(Listed::Gap(format!(

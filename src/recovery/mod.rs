@@ -21,6 +21,6 @@ mod replayed_table;
 
 pub(crate) use comparison::{Compared, Listed};
 pub(crate) use error::{RecoveryError, RowReplayError};
-pub(crate) use recover::{Purpose, Recovery, RowWish, Since, announce};
+pub(crate) use recover::{Purpose, Recovery, RowWish, Since, announce, require_readable};
 pub(crate) use replay::{Found, Inserted, Replay, publisher_warnings};
 pub(crate) use replay_sql::{Filter, Manner, Selection};

@@ -69,11 +69,12 @@ pub(crate) struct PublishedRecords {
 
 impl PublishedRecords {
     /// The records from `since_ms` on, in milliseconds since 1970, or all. Waits for the end of
-    /// transactions that other producers have open.
+    /// transactions that other producers have open, and calls `note` if there are any.
     pub(crate) async fn open(
         kafka: &KafkaConfig,
         topics: &[String],
         since_ms: Option<i64>,
+        mut note: impl FnMut(&str),
     ) -> Result<Self, RecoveryError> {
         let (committed, all) =
             (consumer(kafka, "read_committed")?, consumer(kafka, "read_uncommitted")?);
@@ -85,6 +86,7 @@ impl PublishedRecords {
                 .map_err(|error| failed(name, "its offsets cannot be read", &error))?;
             found.ranges.retain(|_, range| range.from < range.end);
             for (partition, range) in &found.ranges {
+                let mut is_noted = false;
                 loop {
                     let visible = committed.fetch_watermarks(name, *partition, REQUEST_TIMEOUT);
                     let visible =
@@ -94,6 +96,13 @@ impl PublishedRecords {
                     }
                     if Instant::now() >= deadline {
                         return Err(RecoveryError::OpenTransaction(name.clone()));
+                    }
+                    if !is_noted {
+                        note(&format!(
+                            "waiting for the end of a transaction that a producer has open in topic \
+                             {name}, partition {partition}"
+                        ));
+                        is_noted = true;
                     }
                     sleep(RETRY_INTERVAL).await;
                 }

@@ -288,12 +288,12 @@ impl<'a> Recovery<'a> {
         let undecided = self.compared().map_or(0, |compared| compared.undecided);
         let is_complete = undecided == 0 || with_undecided;
         match (&self.chosen, is_complete) {
-            (ChosenRows::Existing | ChosenRows::All, true) => Some(Delivered::new(0)),
+            (ChosenRows::Existing | ChosenRows::All, true) => Some(Delivered::new(0, 0)),
             (ChosenRows::Bookmark(bookmark), true) => {
                 let former = self.positions.state.as_ref()?.delivered.clone()?;
                 Some(Delivered { bookmarks: vec![*bookmark], ..former })
             }
-            _ => Some(Delivered::new(self.snapshot.xmax)),
+            _ => Some(Delivered::new(self.snapshot.xmax, self.snapshot.at_ms)),
         }
     }
 }
@@ -406,6 +406,26 @@ fn require_distinct_ids(snapshot: &RowSnapshot, names: &ColumnNames) -> Result<(
         return Err(RecoveryError::SeveralTables);
     }
     Ok(())
+}
+
+/// Fails where the rows of the tables cannot be published: this user may not read them, they have no
+/// ids, or a column that is asked for is missing.
+pub(crate) async fn require_readable(
+    config: &Config,
+    environment: &Environment,
+    wish: &RowWish,
+) -> Result<(), RecoveryError> {
+    let conninfo = assembly::conninfo(config, environment)?;
+    let source = assembly::source(config, environment)?;
+    let names = assembly::columns(config, &assembly::profile(config)?);
+    let mut snapshot = RowSnapshot::open(&source, &conninfo, APPLICATION_NAME).await?;
+    let choice = RowChoice {
+        bound: RowBound::All,
+        time_column: wish.time_column.clone(),
+        order_by: wish.order_by.clone(),
+    };
+    snapshot.choose(&config.source.publication, &names, &choice).await?;
+    require_distinct_ids(&snapshot, &names)
 }
 
 /// Announces in the state topic that rows from before the slot are to be published: before the slot

@@ -8,5 +8,5 @@ mod state_topic;
 pub(crate) use apply::InitError;
 pub(crate) use apply::apply;
 pub(crate) use managed_service::Hosting;
-pub(crate) use sql::InitPlan;
+pub(crate) use sql::{InitPlan, Stage};
 pub(crate) use state_topic::{AdoptError, Positions, Wanted};

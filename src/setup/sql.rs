@@ -28,6 +28,18 @@ pub(crate) struct InitPlan {
     publication: String,
     slot: String,
     failover: bool,
+    stage: Stage,
+}
+
+/// Which objects are created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// All.
+    All,
+    /// All but the slot.
+    BeforeSlot,
+    /// The slot.
+    Slot,
 }
 
 /// A name that the SQL cannot contain.
@@ -73,6 +85,7 @@ impl InitPlan {
             publication: config.source.publication.clone(),
             slot: config.source.slot.clone(),
             failover: false,
+            stage: Stage::All,
         };
         let tables: Vec<_> = plan.tables.iter().map(ToString::to_string).collect();
         let columns = plan.columns().into_iter().filter_map(|(_, name)| name);
@@ -92,6 +105,12 @@ impl InitPlan {
     pub(crate) fn with_failover(mut self, failover: bool) -> Self {
         self.failover = failover;
         self
+    }
+
+    /// The same with these objects only.
+    #[must_use]
+    pub(crate) fn only(&self, stage: Stage) -> Self {
+        Self { stage, ..self.clone() }
     }
 
     /// Whether the slot is a failover slot.
@@ -133,7 +152,12 @@ impl InitPlan {
             object: Object::Slot(self.slot.clone()),
             sql: slot_sql(&self.slot, self.failover),
         };
-        tables.chain(role).chain([publication, slot]).collect()
+        let before_slot = tables.chain(role).chain([publication]);
+        match self.stage {
+            Stage::All => before_slot.chain([slot]).collect(),
+            Stage::BeforeSlot => before_slot.collect(),
+            Stage::Slot => vec![slot],
+        }
     }
 
     /// All SQL, for psql. With default names it is the files, byte for byte.

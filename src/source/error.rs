@@ -164,7 +164,7 @@ fn by(pid: Option<i32>) -> String {
 }
 
 impl SourceError {
-    pub(super) fn query(what: &str, error: &tokio_postgres::Error) -> Self {
+    pub(crate) fn query(what: &str, error: &tokio_postgres::Error) -> Self {
         Self::Lost(format!("{what}: {}", with_causes(error)))
     }
 

@@ -22,6 +22,7 @@ mod advisory_lock;
 mod catalog;
 mod catchup;
 mod config;
+mod confirmed_slots;
 mod connection;
 mod error;
 mod feed;
@@ -57,6 +58,9 @@ pub use catchup::policy::{
 };
 pub(crate) use config::APPLICATION_NAME;
 pub use config::{CatchUp, ConnInfoSource, SourceConfig};
+#[cfg(test)]
+pub(crate) use confirmed_slots::ConfirmedSlot;
+pub(crate) use confirmed_slots::ConfirmedSlots;
 pub(crate) use connection::connect::{Control, SqlClient, control};
 pub use connection::deadline::Silent;
 pub(crate) use connection::deadline::{Limit, log_if_slow};

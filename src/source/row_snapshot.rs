@@ -11,6 +11,7 @@ use tokio_postgres::types::ToSql;
 use super::catalog::Facts;
 use super::connection::connect::{self, Control, SqlClient};
 use super::connection::instance::Instance;
+use super::error::said;
 use super::publication_guard::Catalogs;
 use super::session_setup::{server_history, session_settings};
 use super::timeline::Timelines;
@@ -115,6 +116,8 @@ pub(crate) struct RowSnapshot {
     pub(crate) tables: Vec<FoundTable>,
     /// No transaction with this id or a higher one is visible.
     pub(crate) xmax: u64,
+    /// The server's time when it was taken, in milliseconds since 1970.
+    pub(crate) at_ms: u64,
     /// Everything that is visible has committed before this LSN, and is flushed.
     pub(crate) end: Lsn,
     timelines: Timelines,
@@ -154,6 +157,7 @@ impl RowSnapshot {
             fingerprint: check.fingerprint,
             tables,
             xmax: 0,
+            at_ms: 0,
             end: Lsn::ZERO,
             timelines,
             database_oid: facts.database_oid,
@@ -175,12 +179,15 @@ impl RowSnapshot {
         // The snapshot is that of the query, so it is older than the position.
         let sql =
             "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text,
-                          pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text";
+                          pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text,
+                          (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::pg_catalog.int8";
         let row = self.client.query_one(sql, &[]).await.map_err(failed)?;
         let (xmax, end): (String, String) =
             (row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?);
         let unreadable = || SourceError::Lost("the snapshot cannot be read".to_owned());
         self.xmax = xmax.parse().map_err(|_| unreadable())?;
+        let at_ms: i64 = row.try_get(2).map_err(failed)?;
+        self.at_ms = u64::try_from(at_ms).unwrap_or_default();
         self.end = end.parse().map_err(|_| unreadable())?;
         self.wait_for_flush().await
     }
@@ -236,12 +243,27 @@ impl RowSnapshot {
         names: &ColumnNames,
         choice: &RowChoice,
     ) -> Result<(), SourceError> {
+        if let RowBound::Since(time) = &choice.bound {
+            self.require_time(time).await?;
+        }
         let mut scans = Vec::with_capacity(self.tables.len());
         for table in &self.tables {
             scans.push(self.scan(table, publication, names, choice).await?);
         }
         self.scans = scans;
         Ok(())
+    }
+
+    async fn require_time(&self, time: &str) -> Result<(), SourceError> {
+        let sql = format!("SELECT {}::pg_catalog.timestamptz", escape_literal(time));
+        match self.client.simple_query(&sql).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.as_db_error().is_some() => Err(SourceError::Setup(format!(
+                "--since {time:?} is no time: {}; for instance 2026-01-31 18:00+00",
+                said(&error)
+            ))),
+            Err(error) => Err(SourceError::query("reading --since", &error)),
+        }
     }
 
     async fn scan(

@@ -241,6 +241,13 @@ pub enum SlotError {
         topic: String,
     },
 
+    /// While rows were published that the slot does not send, another walpost took the slot.
+    #[error("another walpost has written to state topic {topic} meanwhile")]
+    TakenOver {
+        /// The state topic.
+        topic: String,
+    },
+
     /// The position in the state topic belongs to a newer timeline, or to another Kafka cluster.
     #[error(
         "the position in state topic {topic} is of {known}, this one is {found}; nothing was \

@@ -48,6 +48,8 @@ pub struct Horizon {
     pub xmax: u64,
     /// `pg_current_wal_insert_lsn()`.
     pub lsn: Lsn,
+    /// The server's time after that, in milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 /// How often the metrics are read.
@@ -69,7 +71,8 @@ const SLOT_QUERY: &str = "
            pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text,
            pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text,
            CASE WHEN NOT pg_catalog.pg_is_in_recovery()
-                THEN pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text END
+                THEN pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text END,
+           (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::pg_catalog.int8
       FROM pg_catalog.pg_replication_slots s
       LEFT JOIN pg_catalog.pg_stat_replication_slots t USING (slot_name)
      WHERE s.slot_name::pg_catalog.text = $1";
@@ -153,6 +156,8 @@ pub(crate) async fn read_slot_metrics(
         Ok(text.and_then(|text| text.parse().ok()))
     };
     let horizon = xid(8)?.zip(xid(9)?).zip(lsn(10)?);
+    let at_ms: i64 = row.try_get(11).map_err(failed)?;
+    let at_ms = u64::try_from(at_ms).unwrap_or_default();
     let end = lsn(0)?.unwrap_or_default();
     let behind = |lsn: Option<Lsn>| lsn.map_or(0, |lsn| end.bytes_since(lsn));
     let limit: Option<i64> = row.try_get(5).map_err(failed)?;
@@ -167,7 +172,7 @@ pub(crate) async fn read_slot_metrics(
         limit_bytes: limit.and_then(|limit| u64::try_from(limit).ok()),
         wal_status: wal_status.as_deref().map(excerpt),
         spilled_bytes: u64::try_from(spilled).unwrap_or_default(),
-        horizon: horizon.map(|((xmin, xmax), lsn)| Horizon { xmin, xmax, lsn }),
+        horizon: horizon.map(|((xmin, xmax), lsn)| Horizon { xmin, xmax, lsn, at_ms }),
     };
     Ok(Some((figures, row.try_get(7).map_err(failed)?)))
 }

@@ -40,6 +40,10 @@ pub struct Bookmark {
 pub struct Delivered {
     /// Transactions with this id and higher ones began after the slot had its position.
     pub from: u64,
+    /// The server's time then, in milliseconds since 1970: a row of an older transaction that was
+    /// updated since is told by its own time.
+    #[serde(default)]
+    pub from_ms: u64,
     /// The newest first. They lie the farther apart the older they are: a restored server's WAL may
     /// end before the newest ones.
     pub bookmarks: Vec<Bookmark>,
@@ -47,8 +51,8 @@ pub struct Delivered {
 
 impl Delivered {
     /// Nothing yet.
-    pub fn new(from: u64) -> Self {
-        Self { from, bookmarks: Vec::new() }
+    pub fn new(from: u64, from_ms: u64) -> Self {
+        Self { from, from_ms, bookmarks: Vec::new() }
     }
 
     /// Whether it is time for another bookmark.
@@ -107,7 +111,7 @@ mod tests {
 
     #[test]
     fn bookmarks_lie_farther_apart_the_older_they_are() {
-        let mut delivered = Delivered::new(3);
+        let mut delivered = Delivered::new(3, 4);
         assert!(delivered.is_due(0));
         for minute in 0..100_000 {
             delivered.add(bookmark(minute));
@@ -127,7 +131,7 @@ mod tests {
 
     #[test]
     fn they_are_read_as_they_were_written() {
-        let mut delivered = Delivered::new(u64::MAX);
+        let mut delivered = Delivered::new(u64::MAX, 5);
         delivered.add(Bookmark { lsn: Lsn::new(0x1_0000_00A0), ..bookmark(7) });
         let json = serde_json::to_string(&delivered).expect("JSON");
         assert!(json.contains(r#""lsn":"1/A0""#), "{json}");

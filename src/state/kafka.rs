@@ -252,9 +252,9 @@ impl<W: Writer> Worker<W> {
         self.key = None;
         let unavailable = |error| Some(StateFailure::Unavailable(error));
         let kafka = self.kafka.read().map_err(unavailable)?;
-        let consumer = consumer(&kafka).map_err(|error| failed(&error))?;
+        let consumer = consumer(&kafka, &[]).map_err(|error| failed(&error))?;
         // By this client: the events' producer may be allowed to create topics.
-        if !self.has_topic(&consumer)? {
+        if !has_topic(&consumer, &self.topic)? {
             return Err(None);
         }
         let id = key.transactional_id();
@@ -269,33 +269,6 @@ impl<W: Writer> Worker<W> {
         let state = self.read(&consumer, &key, &nonce)?;
         self.key = Some(key);
         Ok(StateEvent::Opened { state, cluster: self.writer.cluster_id() })
-    }
-
-    /// Whether the brokers know the topic.
-    fn has_topic(&self, consumer: &BaseConsumer<Callbacks>) -> Result<bool, Failed> {
-        let deadline = Instant::now() + STEP_TIMEOUT;
-        let mut attempt = ATTEMPT_TIMEOUT;
-        let metadata = loop {
-            match consumer.fetch_metadata(Some(&self.topic), attempt) {
-                Ok(metadata) => break metadata,
-                Err(error) => {
-                    if is_login_refused(consumer) {
-                        let reason = Code::Authentication.to_string();
-                        return Err(Some(StateFailure::Unauthenticated(reason)));
-                    }
-                    if Instant::now() >= deadline {
-                        return Err(Some(failure(&error, &self.topic)));
-                    }
-                    attempt = (attempt * 2).min(STEP_TIMEOUT);
-                }
-            }
-        };
-        let found = metadata.topics().iter().find(|found| found.name() == self.topic);
-        match found.and_then(MetadataTopic::error).map(Code::from) {
-            None => Ok(found.is_some_and(|found| !found.partitions().is_empty())),
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(false),
-            Some(code) => Err(Some(failure(&KafkaError::MetadataFetch(code), &self.topic))),
-        }
     }
 
     /// The newest record of `key`, once the claim has come back.
@@ -323,19 +296,10 @@ impl<W: Writer> Worker<W> {
             if message.key() == Some(record_key.as_bytes()) {
                 found = message.payload().map(<[u8]>::to_vec);
             } else if message.key() == Some(claim_key.as_bytes()) && value == nonce.as_bytes() {
-                let state = found.map(|json| State::of_json(&json)).transpose();
-                return state.map_err(|error| {
-                    let topic = &self.topic;
-                    Some(StateFailure::Unreadable(format!(
-                        "the record in topic {topic} cannot be read: {error}"
-                    )))
-                });
+                return state_of(found, &self.topic).map_err(Some);
             }
         }
-        Err(Some(StateFailure::Unavailable(format!(
-            "topic {} could not be read to its end: nothing came for {STEP_TIMEOUT:?}",
-            self.topic
-        ))))
+        Err(Some(unread(&self.topic)))
     }
 
     fn write(&mut self, state: &State) -> Result<(), Failed> {
@@ -364,9 +328,91 @@ impl<T: Send + 'static> Drop for Closing<T> {
     }
 }
 
-/// A consumer of committed records, of no partition yet.
-fn consumer(kafka: &KafkaConfig) -> Result<Closing<BaseConsumer<Callbacks>>, KafkaError> {
+/// The newest committed record of `key`, without a claim: its writer goes on, and may have written a
+/// newer one already. `None`: there is none, or no topic. Blocks.
+pub(crate) fn read_newest(
+    kafka: &KafkaConfig,
+    topic: &str,
+    key: &StateKey,
+) -> Result<Option<State>, StateFailure> {
+    let failed = |error: KafkaError| failure(&error, topic);
+    let consumer = consumer(kafka, &[("enable.partition.eof", "true")]).map_err(failed)?;
+    match has_topic(&consumer, topic) {
+        Ok(true) => {}
+        Ok(false) | Err(None) => return Ok(None),
+        Err(Some(failure)) => return Err(failure),
+    }
+    let mut from = TopicPartitionList::new();
+    from.add_partition_offset(topic, PARTITION, Offset::Beginning)
+        .and_then(|()| consumer.assign(&from))
+        .map_err(failed)?;
+    let record_key = key.record_key();
+    let mut deadline = Instant::now() + STEP_TIMEOUT;
+    let mut found = None;
+    while Instant::now() < deadline {
+        let message = match consumer.poll(POLL_TIMEOUT) {
+            None => continue,
+            // Or at what follows a transaction that is still open.
+            Some(Err(KafkaError::PartitionEOF(_))) => return state_of(found, topic),
+            Some(message) => message.map_err(failed)?,
+        };
+        deadline = Instant::now() + STEP_TIMEOUT;
+        if message.key() == Some(record_key.as_bytes()) {
+            found = message.payload().map(<[u8]>::to_vec);
+        }
+    }
+    Err(unread(topic))
+}
+
+fn state_of(json: Option<Vec<u8>>, topic: &str) -> Result<Option<State>, StateFailure> {
+    let state = json.map(|json| State::of_json(&json)).transpose();
+    state.map_err(|error| {
+        StateFailure::Unreadable(format!("the record in topic {topic} cannot be read: {error}"))
+    })
+}
+
+fn unread(topic: &str) -> StateFailure {
+    StateFailure::Unavailable(format!(
+        "topic {topic} could not be read to its end: nothing came for {STEP_TIMEOUT:?}"
+    ))
+}
+
+/// Whether the brokers know the topic.
+fn has_topic(consumer: &BaseConsumer<Callbacks>, topic: &str) -> Result<bool, Failed> {
+    let deadline = Instant::now() + STEP_TIMEOUT;
+    let mut attempt = ATTEMPT_TIMEOUT;
+    let metadata = loop {
+        match consumer.fetch_metadata(Some(topic), attempt) {
+            Ok(metadata) => break metadata,
+            Err(error) => {
+                if is_login_refused(consumer) {
+                    let reason = Code::Authentication.to_string();
+                    return Err(Some(StateFailure::Unauthenticated(reason)));
+                }
+                if Instant::now() >= deadline {
+                    return Err(Some(failure(&error, topic)));
+                }
+                attempt = (attempt * 2).min(STEP_TIMEOUT);
+            }
+        }
+    };
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    match found.and_then(MetadataTopic::error).map(Code::from) {
+        None => Ok(found.is_some_and(|found| !found.partitions().is_empty())),
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(false),
+        Some(code) => Err(Some(failure(&KafkaError::MetadataFetch(code), topic))),
+    }
+}
+
+/// A consumer of committed records, of no partition yet; with further settings.
+fn consumer(
+    kafka: &KafkaConfig,
+    settings: &[(&str, &str)],
+) -> Result<Closing<BaseConsumer<Callbacks>>, KafkaError> {
     let mut config = sink::consumer_config(kafka, "walpost-state");
+    for (name, value) in settings {
+        config.set(*name, *value);
+    }
     // The claim becomes readable within milliseconds.
     config.set("fetch.wait.max.ms", "20");
     let consumer: BaseConsumer<_> = config.create_with_context(Callbacks)?;

@@ -277,7 +277,7 @@ mod tests {
         let event = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         for (last, partial) in [(None, None), (Some(last), None), (Some(last), Some(event))] {
             let skipped = partial.into_iter().collect();
-            let delivered = last.map(|last| Delivered::new(last.xid.into()));
+            let delivered = last.map(|last| Delivered::new(last.xid.into(), 8));
             let rows = partial.map(|partial| UnfinishedRows {
                 since_ms: 9,
                 next: partial.commit_lsn,

@@ -201,3 +201,26 @@ async fn rows_that_the_slot_sends_and_that_are_gone_leave_none_out() {
     assert!(init.stdout().join("\n").contains("5 events published"), "{:?}", init.stdout());
     assert_eq!(fixture.records().await.len(), 5);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_cannot_be_read_are_reported_before_anything_is_announced() {
+    let mut before = Before::new("at-least-once").await;
+    before.fixture.postgres.execute(&insert(5, 3)).await;
+    before.fixture.postgres.execute("CREATE ROLE writer LOGIN REPLICATION").await;
+    let owner = before.fixture.source.clone();
+    before.fixture.source = before.fixture.postgres.url_for("writer");
+    let (code, said) = ended(&before.init("")).await;
+    assert!(code == Some(78) && said.contains("GRANT SELECT ON public.outbox"), "{code:?} {said}");
+    before.fixture.source = owner;
+    let init = before.fixture.command("init").args(before.arguments());
+    let init = init.args(["--apply", "--existing-rows", "--order-by", "number"]);
+    let (code, said) = ended(&init.start()).await;
+    assert!(code == Some(78) && said.contains("no column number"), "{code:?} {said}");
+    // Nothing keeps what comes from now on from being published.
+    before.fixture.init(&before.arguments()).await;
+    let walpost = before.fixture.run_with(&before.arguments()).await;
+    before.fixture.postgres.execute(&insert(2, 3)).await;
+    before.fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    assert_eq!(before.fixture.records().await.len(), 2);
+}

@@ -30,6 +30,8 @@ mod pg_upgrade;
 mod pg_versions;
 mod poison;
 mod poison_isolation;
+#[cfg(feature = "crash-points")]
+mod prune;
 mod records;
 #[cfg(feature = "crash-points")]
 mod recover;

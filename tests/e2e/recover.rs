@@ -70,7 +70,7 @@ impl Lost {
     }
 }
 
-fn counted(text: &str, what: &str) -> u64 {
+pub fn counted(text: &str, what: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(what));
     let count = line.and_then(|rest| rest.trim_start_matches(':').trim().parse().ok());
     count.unwrap_or_else(|| panic!("no count of {what} in\n{text}"))
@@ -250,6 +250,54 @@ async fn what_kafka_may_have_deleted_is_not_told() {
     let (code, said) = lost.recover(&["--all", "--apply", "--publish-undecided"]).await;
     assert!(code == Some(0) && said.contains("3 events published"), "{said}");
     lost.is_exact_after_a_run().await;
+}
+
+async fn rows_are_published_by_one_instance(delivery: &'static str) {
+    let lost = Lost::new(delivery).await;
+    let postgres = &lost.fixture.postgres;
+    postgres.execute(&insert(40, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    postgres.execute(DROP).await;
+    postgres.execute(&insert(3_000, 5)).await;
+    lost.fixture.init(&[]).await;
+    let recover = lost.fixture.command("recover").args(lost.arguments());
+    let recover = recover.args(["--order-by", "n", "--apply"]);
+    let first = recover.env("FAILPOINTS", "rows_announced=sleep(5000)").start();
+    eventually(LONG_TIMEOUT, "the first one has announced its rows", async || {
+        let state = newest_state(&lost.fixture, &lost.topic).await?;
+        (!state["rows"].is_null()).then_some(())
+    })
+    .await;
+    first.pause();
+    // Its sessions end, and with them its lock, which it does not see.
+    let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+                WHERE application_name LIKE 'walpost%' AND pid <> pg_backend_pid()";
+    postgres.execute(end).await;
+    let (code, said) = lost.recover(&["--apply"]).await;
+    assert!(code == Some(0) && said.contains("3000 events published"), "{said}");
+    first.resume();
+    let (code, said) = ended(&first).await;
+    assert!(code == Some(3) && said.contains("another walpost has written"), "{said}");
+    postgres.execute(&insert(10, 5)).await;
+    lost.is_exact_after_a_run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_published_by_the_instance_with_the_lock_at_least_once() {
+    rows_are_published_by_one_instance("at-least-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_published_by_the_instance_with_the_lock_exactly_once() {
+    rows_are_published_by_one_instance("exactly-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_that_is_no_time_is_reported_as_such() {
+    let lost = Lost::new("at-least-once").await;
+    let (code, said) = lost.recover(&["--since", "last tuesday"]).await;
+    assert!(said.contains("--since \"last tuesday\" is no time"), "{code:?} {said}");
+    assert_eq!(code, Some(78), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

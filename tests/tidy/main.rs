@@ -13,7 +13,7 @@ const LINES_MAX: usize = 600;
 
 /// The modules of the crate from the bottom up, as `src/lib.rs` lists them: a module imports only
 /// modules that stand before it.
-const ORDER: [&str; 27] = [
+const ORDER: [&str; 28] = [
     "lsn",
     "excerpt",
     "property",
@@ -39,6 +39,7 @@ const ORDER: [&str; 27] = [
     "setup",
     "preflight",
     "recovery",
+    "retention",
     "cli",
     "main",
 ];

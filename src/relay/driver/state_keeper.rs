@@ -175,9 +175,9 @@ impl StateKeeper {
     pub(super) fn note_horizon(&mut self, horizon: Horizon) {
         let Some(state) = &mut self.state else { return };
         let at_ms = unix_ms();
-        let Horizon { xmin: below, xmax, lsn } = horizon;
+        let Horizon { xmin: below, xmax, lsn, at_ms: server_ms } = horizon;
         // This session sends what they commit.
-        let delivered = state.delivered.get_or_insert_with(|| Delivered::new(xmax));
+        let delivered = state.delivered.get_or_insert_with(|| Delivered::new(xmax, server_ms));
         if self.pending.is_none() && delivered.is_due(at_ms) && below > delivered.from {
             self.pending = Some(Bookmark { below, lsn, at_ms });
         }

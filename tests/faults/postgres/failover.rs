@@ -47,14 +47,19 @@ impl Behind {
 
     /// Rows are published; the data is saved; more rows are published; the server is stopped.
     async fn saved_in_between(&self) -> (DataSnapshot, Vec<Row>) {
-        self.rows(10).await;
-        self.stop().await;
-        let saved = self.fixture.postgres.snapshot_data();
-        self.start().await;
+        let saved = self.saved().await;
         self.rows(10).await;
         let rows = self.fixture.committed().await;
         self.stop().await;
         (saved, rows)
+    }
+
+    async fn saved(&self) -> DataSnapshot {
+        self.rows(10).await;
+        self.stop().await;
+        let saved = self.fixture.postgres.snapshot_data();
+        self.start().await;
+        saved
     }
 
     async fn stop(&self) {
@@ -145,7 +150,13 @@ async fn both_end(report: CaseReport) {
     behind.rows(10).await;
     let second = behind.fixture.command("run").start();
     second.await_line(WAITS, SHORT_TIMEOUT).await;
-    let (saved, rows) = behind.saved_in_between().await;
+    let saved = behind.saved().await;
+    behind.rows(10).await;
+    // The one that waits knows what it has seen confirmed: it connects each time that it looks, and
+    // has ended one look when it begins the next.
+    behind.proxy.more_connections(2).await;
+    let rows = behind.fixture.committed().await;
+    behind.stop().await;
     behind.fixture.postgres.restore_data(&saved);
     behind.promote().await;
     behind.burn().await;

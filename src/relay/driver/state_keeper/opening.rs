@@ -84,13 +84,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if state.rows != keeper.settings.rows {
             let topic = keeper.settings.topic.clone();
             let error = if keeper.settings.rows.is_none() {
-                SourceError::Slot(SlotError::UnfinishedRows { slot, topic })
+                SlotError::UnfinishedRows { slot, topic }
             } else {
-                SourceError::Setup(format!(
-                    "another walpost has written to state topic {topic} meanwhile"
-                ))
+                SlotError::TakenOver { topic }
             };
-            return Ok(Some(StateOpened::Failed(error)));
+            return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
         }
         // Another instance may have the slot since, and more WAL: the next session tells.
         let is_behind = session.flushed() < state.acked_upto;

@@ -1,0 +1,64 @@
+//! The options of `walpost prune`.
+
+#![allow(clippy::doc_markdown, reason = "help is printed as it stands, without backticks")]
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::help::{CONFIGURATION, EXIT_CODES, PRUNE_ACTS, PRUNE_EXAMPLES};
+use super::options::Options;
+use crate::config::{parse_bytes, parse_duration};
+use crate::outbox::TableName;
+
+/// `walpost prune`
+#[derive(Args)]
+#[command(
+    after_help = format!("{PRUNE_ACTS}\n\n{PRUNE_EXAMPLES}"),
+    after_long_help =
+        format!("{PRUNE_ACTS}\n\n{PRUNE_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
+pub struct PruneArguments {
+    /// Keep rows that are younger than this
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = duration)]
+    pub older_than: Duration,
+    /// Count the rows, and delete none
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Insert the rows into this table, which has their columns, in the transaction that deletes them
+    #[arg(long, value_name = "TABLE")]
+    pub archive_to: Option<TableName>,
+    /// Column with the time at which a row was written [default: outbox.columns.timestamp, or
+    /// created_at]
+    #[arg(long, value_name = "COLUMN")]
+    pub time_column: Option<String>,
+    /// About how many rows to delete in a transaction
+    #[arg(long, value_name = "ROWS", default_value = "2000", value_parser = clap::value_parser!(u64).range(1..))]
+    pub batch: u64,
+    /// The pause after each transaction
+    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = duration)]
+    pub sleep: Duration,
+    /// Stop after this time; the next run goes on [default: none]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub max_duration: Option<Duration>,
+    /// Stop while the slot is further behind than this
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = bytes)]
+    pub max_lag: u64,
+    /// Do not wait for the consumer of this replication slot, which needs no rows. Can be repeated
+    #[arg(long, value_name = "SLOT")]
+    pub ignore_slot: Vec<String>,
+    /// Delete the rows of skipped events too, of which nothing else is left
+    #[arg(long)]
+    pub include_skipped: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).map_err(|error| error.to_string())
+}

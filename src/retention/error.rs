@@ -1,0 +1,139 @@
+//! Why rows are not deleted.
+
+use tokio_postgres::error::SqlState;
+
+use crate::lsn::Lsn;
+use crate::outbox::TableName;
+use crate::source::{SourceError, said};
+use crate::state::StateFailure;
+
+/// Nothing was deleted, or nothing more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PruneError {
+    /// The server.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// An outbox of messages.
+    #[error("the outbox has no tables: logical messages leave no rows")]
+    NoTables,
+    /// A standby.
+    #[error("this server is a standby, where nothing can be deleted: connect to the primary")]
+    Standby,
+    /// There is no state topic to be read.
+    #[error(
+        "without a state topic nothing proves which rows are delivered: create it by `walpost adopt \
+         --apply`, and let `walpost run` use it (delivery.state_topic)"
+    )]
+    NoStateTopic,
+    /// The state topic cannot be read.
+    #[error("state topic {topic} cannot be read: {failure}")]
+    State {
+        /// Its name.
+        topic: String,
+        /// The reason.
+        failure: StateFailure,
+    },
+    /// No row is proved to be delivered.
+    #[error("nothing proves which rows are delivered: {0}")]
+    Unproved(Unproved),
+    /// Skipped events have no record.
+    #[error(
+        "events are skipped ({0}), and their rows are all that is left of them: `walpost prune` \
+         cannot tell them from others. Keep the rows, or delete them too with --include-skipped"
+    )]
+    Skips(&'static str),
+    /// A table lacks something.
+    #[error("{table}: {problem}")]
+    Table {
+        /// The table.
+        table: TableName,
+        /// What it lacks.
+        problem: String,
+    },
+    /// The archive did not get every row.
+    #[error(
+        "{table}: of {deleted} rows only {kept} would come into the archive {archive}: nothing was deleted; \
+         see its triggers and rules"
+    )]
+    NotArchived {
+        /// The table.
+        table: TableName,
+        /// The archive.
+        archive: TableName,
+        /// Rows that were to be deleted.
+        deleted: i64,
+        /// Rows that were inserted.
+        kept: i64,
+    },
+    /// Any other error of PostgreSQL.
+    #[error("{table}: {doing}: {}{}", said(source), advice(source))]
+    Database {
+        /// The table.
+        table: TableName,
+        /// The operation.
+        doing: &'static str,
+        /// The error.
+        source: tokio_postgres::Error,
+    },
+}
+
+/// Why no row is proved to be delivered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unproved {
+    #[error("replication slot \"{0}\" does not exist")]
+    NoSlot(String),
+    #[error("replication slot \"{0}\" is lost: see the runbook on lost slots")]
+    LostSlot(String),
+    #[error(
+        "no walpost is at work with replication slot \"{0}\", and only a working one has compared this \
+         server with the state topic: start `walpost run`"
+    )]
+    NotRunning(String),
+    #[error(
+        "state topic {topic} has no position for this slot, server and delivery.id: `walpost run` writes \
+         it"
+    )]
+    NoPosition { topic: String },
+    #[error("rows that the slot does not send are being published: `walpost recover` goes first")]
+    UnfinishedRows,
+    #[error(
+        "the state topic is of timeline {published}, and this server is on timeline {server}: `walpost \
+         run` has published nothing from here yet"
+    )]
+    OtherTimeline { published: u32, server: u32 },
+    #[error(
+        "the state topic has the position {acked}, and this server's WAL ends at {end}: it is not the \
+         server that `walpost run` publishes from"
+    )]
+    OtherHistory { acked: Lsn, end: Lsn },
+    #[error(
+        "`walpost run` has not noted yet which rows are delivered: it does within some minutes"
+    )]
+    NoBookmark,
+    #[error(
+        "replication slot \"{slot}\" has not confirmed as much ({confirmed}): its consumer is behind, or \
+         gone. If that slot need not see the rows, name it with --ignore-slot, or drop it"
+    )]
+    HeldBack { slot: String, confirmed: Lsn },
+}
+
+fn advice(error: &tokio_postgres::Error) -> &'static str {
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            ". Needed are SELECT and DELETE on the table, and with --archive-to INSERT on the archive"
+        }
+        Some(&SqlState::FOREIGN_KEY_VIOLATION) => {
+            ". Rows that others refer to cannot be deleted: delete those first"
+        }
+        _ => "",
+    }
+}
+
+/// An error of a query on that table.
+pub(super) fn database(
+    table: &TableName,
+    doing: &'static str,
+) -> impl Fn(tokio_postgres::Error) -> PruneError + use<> {
+    let table = table.clone();
+    move |source| PruneError::Database { table: table.clone(), doing, source }
+}

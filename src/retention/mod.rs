@@ -1,0 +1,18 @@
+//! Deletes rows of the outbox that are proved to be delivered.
+//!
+//! | files | what they do |
+//! |---|---|
+//! | `proof` | which rows are delivered, told by the state topic and the slots |
+//! | `pruned_table` | a table, and the SQL of its rows |
+//! | `prune` | deletes or archives them, some at a time |
+//! | `error` | errors |
+
+mod error;
+mod proof;
+mod prune;
+mod pruned_table;
+
+pub(crate) use error::PruneError;
+pub(crate) use proof::{Proof, Wanted};
+pub(crate) use prune::{Limits, Prune, Pruned, Stopped};
+pub(crate) use pruned_table::{Counted, PrunedTable};

@@ -1,0 +1,260 @@
+//! Deletes rows, some at a time, each time in a transaction of its own.
+//!
+//! A table is read once, in the order of its pages: that needs no index, and takes as long whatever
+//! rows are deleted.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::error::{PruneError, database};
+use super::proof::Proof;
+use super::pruned_table::{PrunedTable, listed};
+use crate::outbox::TableName;
+
+/// How long a statement waits for a lock on a row that another session has.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// So often in a row, and nothing more is deleted.
+const LOCK_TIMEOUTS_MAX: u32 = 10;
+
+/// Pages that are read at once: at first, and at most.
+const PAGES_FIRST: u64 = 64;
+const PAGES_MAX: u64 = 8_192;
+
+/// How often the lag is looked at.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// When to stop, and how much to do at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// About how many rows a transaction deletes.
+    pub(crate) batch: u64,
+    /// The pause after each transaction.
+    pub(crate) pause: Duration,
+    /// How long it may take.
+    pub(crate) duration: Option<Duration>,
+    /// How many bytes of WAL the slot may have before it.
+    pub(crate) lag_bytes: u64,
+}
+
+/// Why it ended early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// A signal.
+    Signal,
+    /// It has taken as long as it may.
+    Duration,
+    /// The slot is too far behind, in bytes.
+    Lag(u64),
+    /// Other sessions keep rows locked.
+    Locks,
+}
+
+/// What was done in a table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Pruned {
+    /// Rows that were deleted.
+    pub(crate) rows: u64,
+    /// Pages that were read, and all there are.
+    pub(crate) pages: (u64, u64),
+    /// Pages that were left out, since rows were locked.
+    pub(crate) locked_pages: u64,
+    /// `None`: it is done.
+    pub(crate) stopped: Option<Stopped>,
+}
+
+/// Rows to delete.
+pub(crate) struct Prune<'a> {
+    client: &'a Client,
+    proof: &'a Proof,
+    /// Rows that were written before this time, in PostgreSQL's notation.
+    before: &'a str,
+    slot: &'a str,
+    /// Where they are inserted.
+    archive: Option<&'a TableName>,
+    limits: Limits,
+    began: Instant,
+    looked_at_lag: Option<Instant>,
+}
+
+impl<'a> Prune<'a> {
+    /// Prepares the session.
+    pub(crate) async fn begin(
+        client: &'a Client,
+        (proof, before, slot): (&'a Proof, &'a str, &'a str),
+        archive: Option<&'a TableName>,
+        limits: Limits,
+    ) -> Result<Self, tokio_postgres::Error> {
+        let set = format!("SET lock_timeout = {}", LOCK_TIMEOUT.as_millis());
+        client.batch_execute(&set).await?;
+        let began = Instant::now();
+        Ok(Self { client, proof, before, slot, archive, limits, began, looked_at_lag: None })
+    }
+
+    /// Deletes the rows of a table. Calls `report` after each transaction, and stops when that returns
+    /// false.
+    pub(crate) async fn table(
+        &mut self,
+        table: &PrunedTable,
+        mut report: impl FnMut(&Pruned) -> bool,
+    ) -> Result<Pruned, PruneError> {
+        let mut pages = Vec::with_capacity(table.leaves.len());
+        for leaf in &table.leaves {
+            pages.push(pages_of(self.client, leaf).await?);
+        }
+        let mut pruned = Pruned { pages: (0, pages.iter().sum()), ..Pruned::default() };
+        let mut pause_due = false;
+        for (leaf, pages) in table.leaves.iter().zip(pages) {
+            let (mut at, mut step, mut timeouts) = (0, PAGES_FIRST, 0);
+            while at < pages {
+                if pause_due && !self.limits.pause.is_zero() {
+                    tokio::time::sleep(self.limits.pause).await;
+                }
+                pruned.stopped = self.stopped(&table.name).await?;
+                if pruned.stopped.is_some() {
+                    return Ok(pruned);
+                }
+                let end = (at + step).min(pages);
+                match self.delete(table, leaf, at, end).await? {
+                    Some(rows) => {
+                        timeouts = 0;
+                        pruned.rows += rows;
+                        pause_due = rows > 0;
+                        step = next_step(step, rows, self.limits.batch);
+                    }
+                    None if timeouts + 1 >= LOCK_TIMEOUTS_MAX => {
+                        pruned.stopped = Some(Stopped::Locks);
+                        return Ok(pruned);
+                    }
+                    None => {
+                        timeouts += 1;
+                        pruned.locked_pages += end - at;
+                    }
+                }
+                pruned.pages.0 += end - at;
+                at = end;
+                if !report(&pruned) {
+                    pruned.stopped = Some(Stopped::Signal);
+                    return Ok(pruned);
+                }
+            }
+        }
+        Ok(pruned)
+    }
+
+    async fn stopped(&mut self, table: &TableName) -> Result<Option<Stopped>, PruneError> {
+        if self.limits.duration.is_some_and(|limit| self.began.elapsed() >= limit) {
+            return Ok(Some(Stopped::Duration));
+        }
+        if self.looked_at_lag.is_some_and(|then| then.elapsed() < LAG_INTERVAL) {
+            return Ok(None);
+        }
+        self.looked_at_lag = Some(Instant::now());
+        let failed = database(table, "looking at the slot");
+        // Deleting writes WAL, which the slot has to get past.
+        let sql = "SELECT pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), confirmed_flush_lsn)
+                          ::pg_catalog.int8
+                     FROM pg_catalog.pg_replication_slots WHERE slot_name::pg_catalog.text = $1";
+        let row = self.client.query_opt(sql, &[&self.slot]).await.map_err(&failed)?;
+        let lag: Option<i64> =
+            row.map(|row| row.try_get(0)).transpose().map_err(&failed)?.flatten();
+        let lag = lag.map_or(u64::MAX, |lag| u64::try_from(lag).unwrap_or_default());
+        Ok((lag > self.limits.lag_bytes).then_some(Stopped::Lag(lag)))
+    }
+
+    /// Deletes rows of some pages; `None`: another session had one of them locked for too long.
+    async fn delete(
+        &self,
+        table: &PrunedTable,
+        leaf: &TableName,
+        first: u64,
+        end: u64,
+    ) -> Result<Option<u64>, PruneError> {
+        let is_deletable = table.is_deletable(self.proof, self.before);
+        // Read by pages (<https://www.postgresql.org/docs/14/release-14.html>: TID range scans).
+        let delete = format!(
+            "DELETE FROM ONLY {leaf} AS o
+              WHERE o.ctid >= '({first},0)'::pg_catalog.tid AND o.ctid < '({end},0)'::pg_catalog.tid
+                AND {is_deletable}"
+        );
+        let deleted = match self.archive {
+            None => self.client.execute(&delete, &[]).await.map(Some),
+            Some(archive) => return self.archive_rows(table, archive, &delete).await,
+        };
+        match deleted {
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(None),
+            deleted => deleted.map_err(database(&table.name, "deleting rows")),
+        }
+    }
+
+    /// In a transaction that is undone unless the archive gets every row.
+    async fn archive_rows(
+        &self,
+        table: &PrunedTable,
+        archive: &TableName,
+        delete: &str,
+    ) -> Result<Option<u64>, PruneError> {
+        let failed = database(&table.name, "archiving rows");
+        let (columns, returned) = (listed(&table.columns, ""), listed(&table.columns, "o."));
+        let sql = format!(
+            "WITH gone AS ({delete} RETURNING {returned}),
+                  kept AS (INSERT INTO {archive} ({columns}) OVERRIDING SYSTEM VALUE
+                           SELECT {columns} FROM gone RETURNING 1)
+             SELECT (SELECT pg_catalog.count(*) FROM gone), (SELECT pg_catalog.count(*) FROM kept)"
+        );
+        self.client.batch_execute("BEGIN").await.map_err(&failed)?;
+        let counted = self.client.query_one(&sql, &[]).await;
+        let counted = counted.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        let (deleted, kept): (i64, i64) = match counted {
+            Ok(counted) => counted,
+            Err(error) => {
+                // The error says more than one of this would.
+                let _ = self.client.batch_execute("ROLLBACK").await;
+                if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+                    return Ok(None);
+                }
+                return Err(failed(error));
+            }
+        };
+        if deleted != kept {
+            self.client.batch_execute("ROLLBACK").await.map_err(&failed)?;
+            let (table, archive) = (table.name.clone(), archive.clone());
+            return Err(PruneError::NotArchived { table, archive, deleted, kept });
+        }
+        self.client.batch_execute("COMMIT").await.map_err(&failed)?;
+        Ok(Some(u64::try_from(deleted).unwrap_or_default()))
+    }
+}
+
+async fn pages_of(client: &Client, leaf: &TableName) -> Result<u64, PruneError> {
+    let failed = database(leaf, "asking for its size");
+    let sql = "SELECT pg_catalog.pg_relation_size(pg_catalog.to_regclass($1))
+                      / pg_catalog.current_setting('block_size')::pg_catalog.int8";
+    let row = client.query_one(sql, &[&leaf.to_string()]).await.map_err(&failed)?;
+    // A partition may be dropped meanwhile.
+    let pages: Option<i64> = row.try_get(0).map_err(&failed)?;
+    Ok(pages.and_then(|pages| u64::try_from(pages).ok()).unwrap_or_default())
+}
+
+/// How many pages to read next, so that about `batch` rows are deleted.
+fn next_step(step: u64, rows: u64, batch: u64) -> u64 {
+    let next = step.saturating_mul(batch).checked_div(rows).unwrap_or(step * 2);
+    // Twice as many at most: the next pages may have more rows to delete.
+    next.clamp(1, (step * 2).min(PAGES_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_follow_the_rows_that_they_have() {
+        assert_eq!(next_step(64, 0, 2_000), 128);
+        assert_eq!(next_step(64, 4_000, 2_000), 32);
+        assert_eq!(next_step(64, 100, 2_000), 128);
+        assert_eq!(next_step(1, 290, 2), 1);
+        assert_eq!(next_step(PAGES_MAX, 0, 2_000), PAGES_MAX);
+    }
+}

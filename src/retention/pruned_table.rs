@@ -1,0 +1,230 @@
+//! A table whose rows are to be deleted, and the SQL that tells which ones.
+
+use postgres_protocol::escape::escape_identifier;
+use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
+
+use super::error::{PruneError, database};
+use super::proof::Proof;
+use crate::outbox::{ColumnNames, Role, TableName};
+use crate::source::{TIME_COLUMN, in_utc};
+
+const TABLE: &str = "
+    SELECT c.oid, c.relkind::pg_catalog.text,
+           pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+           pg_catalog.has_table_privilege(c.oid, 'DELETE'),
+           pg_catalog.row_security_active(c.oid),
+           pg_catalog.current_setting('server_version_num')::pg_catalog.int4
+      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
+
+/// Those of a partition may lie in another order.
+const COLUMNS: &str = "
+    SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114, attgenerated <> ''
+      FROM pg_catalog.pg_attribute
+     WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
+
+/// The tables that have rows.
+const LEAVES: &str = "
+    SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text
+      FROM pg_catalog.pg_partition_tree($1) t JOIN pg_catalog.pg_class c ON c.oid = t.relid
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE t.isleaf AND c.relkind = 'r' ORDER BY 1, 2";
+
+/// The publication's condition on the rows (PostgreSQL 15 and later).
+const ROW_FILTER: &str = "
+    SELECT rowfilter FROM pg_catalog.pg_publication_tables
+     WHERE pubname::pg_catalog.text = $1 AND schemaname::pg_catalog.text = $2
+       AND tablename::pg_catalog.text = $3";
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PrunedTable {
+    /// Its name.
+    pub(crate) name: TableName,
+    /// The tables that have its rows: itself, or its partitions.
+    pub(super) leaves: Vec<TableName>,
+    /// Those that an INSERT may name.
+    pub(super) columns: Vec<String>,
+    is_partitioned: bool,
+    /// The time at which a row was written, with its zone.
+    written: String,
+    /// What the publication sends.
+    filter: String,
+}
+
+/// The rows of a table, by what becomes of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Delivered, and old enough: to be deleted.
+    pub(crate) deletable: u64,
+    /// Not old enough, or without a time.
+    pub(crate) young: u64,
+    /// Old enough, and not proved to be delivered.
+    pub(crate) undelivered: u64,
+    /// Old enough, and from before the slot.
+    pub(crate) before_slot: u64,
+    /// The publication does not send them.
+    pub(crate) unpublished: u64,
+}
+
+impl PrunedTable {
+    /// Reads what is needed of a table. `time_column`: that of the rows' times; `None`: as configured.
+    pub(crate) async fn read(
+        client: &Client,
+        name: &TableName,
+        publication: &str,
+        (names, time_column): (&ColumnNames, Option<&str>),
+    ) -> Result<Self, PruneError> {
+        let failed = database(name, "looking at the table");
+        let problem = |problem: String| PruneError::Table { table: name.clone(), problem };
+        let row = client.query_opt(TABLE, &[&name.schema, &name.name]).await.map_err(&failed)?;
+        let row = row.ok_or_else(|| problem("it does not exist".to_owned()))?;
+        let oid: u32 = row.try_get(0).map_err(&failed)?;
+        let kind: String = row.try_get(1).map_err(&failed)?;
+        let (reads, deletes, hides): (bool, bool, bool) = (
+            row.try_get(2).map_err(&failed)?,
+            row.try_get(3).map_err(&failed)?,
+            row.try_get(4).map_err(&failed)?,
+        );
+        let version: i32 = row.try_get(5).map_err(&failed)?;
+        if !reads || !deletes {
+            return Err(problem(format!(
+                "this user may not read and delete rows: GRANT SELECT, DELETE ON {name} TO it, or connect \
+                 as the table's owner, with --source"
+            )));
+        }
+        if hides {
+            return Err(problem(
+                "row-level security can hide rows from this user: connect as a role with BYPASSRLS, or as \
+                 the table's owner unless it is forced"
+                    .to_owned(),
+            ));
+        }
+        let rows = client.query(COLUMNS, &[&oid]).await.map_err(&failed)?;
+        let rows = rows
+            .iter()
+            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)));
+        let columns: Vec<(String, bool, bool, bool)> =
+            rows.collect::<Result<_, tokio_postgres::Error>>().map_err(&failed)?;
+        let time = |wanted: &str| {
+            let found = columns.iter().find(|(column, is_time, ..)| column == wanted && *is_time);
+            found.map(|(column, _, is_without_zone, _)| in_utc(column, *is_without_zone))
+        };
+        let written = match time_column {
+            Some(wanted) => time(wanted),
+            None => names.looked_for(Role::Timestamp).find_map(time).or_else(|| time(TIME_COLUMN)),
+        };
+        let written = written.ok_or_else(|| {
+            let wanted = time_column.unwrap_or(TIME_COLUMN);
+            problem(format!("it has no column {wanted} with a time: name one with --time-column"))
+        })?;
+        let parameters: [&(dyn ToSql + Sync); 3] = [&publication, &name.schema, &name.name];
+        let filter = if version >= 150_000 {
+            let row = client.query_opt(ROW_FILTER, &parameters).await.map_err(&failed)?;
+            row.map(|row| row.try_get::<_, Option<String>>(0)).transpose().map_err(&failed)?
+        } else {
+            None
+        };
+        let is_partitioned = kind == "p";
+        let leaves = if is_partitioned {
+            let rows = client.query(LEAVES, &[&oid]).await.map_err(&failed)?;
+            let leaf = |row: &tokio_postgres::Row| {
+                Ok(TableName { schema: row.try_get(0)?, name: row.try_get(1)? })
+            };
+            let leaves: Result<_, tokio_postgres::Error> = rows.iter().map(leaf).collect();
+            leaves.map_err(&failed)?
+        } else {
+            vec![name.clone()]
+        };
+        let insertable = columns.into_iter().filter(|(.., is_generated)| !is_generated);
+        Ok(Self {
+            name: name.clone(),
+            leaves,
+            columns: insertable.map(|(column, ..)| column).collect(),
+            is_partitioned,
+            written,
+            filter: filter.flatten().unwrap_or_else(|| "true".to_owned()),
+        })
+    }
+
+    /// The condition that a row `o` is to be deleted.
+    pub(super) fn is_deletable(&self, proof: &Proof, before: &str) -> String {
+        let Self { filter, .. } = self;
+        let (is_old, is_delivered, is_from_before) =
+            (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
+        format!("({filter}) AND {is_old} AND {is_delivered} AND NOT {is_from_before}")
+    }
+
+    fn is_old(&self, before: &str) -> String {
+        format!("coalesce({} < '{before}'::pg_catalog.timestamptz, false)", self.written)
+    }
+
+    /// An update gives a row the id of its own transaction, and leaves its time as it is.
+    fn is_from_before(&self, Proof { from, from_ms, .. }: &Proof) -> String {
+        if *from == 0 {
+            return "false".to_owned();
+        }
+        let written = &self.written;
+        format!(
+            "(({XID}) < {from} OR coalesce({written} < pg_catalog.to_timestamp({from_ms} / 1000.0), true))"
+        )
+    }
+
+    /// How many rows there are of each kind.
+    pub(crate) async fn count(
+        &self,
+        client: &Client,
+        proof: &Proof,
+        before: &str,
+    ) -> Result<Counted, PruneError> {
+        let failed = database(&self.name, "counting the rows");
+        let Self { name, filter, .. } = self;
+        let only = if self.is_partitioned { "" } else { "ONLY " };
+        let (is_old, is_delivered, is_from_before) =
+            (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
+        let sql = format!(
+            "SELECT CASE WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
+                         WHEN {is_from_before} THEN 3 WHEN {is_delivered} THEN 0 ELSE 2 END,
+                    pg_catalog.count(*)
+               FROM {only}{name} AS o GROUP BY 1"
+        );
+        let mut counts = [0; 5];
+        for row in client.query(&sql, &[]).await.map_err(&failed)? {
+            let (kind, rows): (i32, i64) =
+                (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);
+            if let Some(count) = usize::try_from(kind).ok().and_then(|kind| counts.get_mut(kind)) {
+                *count = u64::try_from(rows).unwrap_or_default();
+            }
+        }
+        let [deletable, young, undelivered, before_slot, unpublished] = counts;
+        Ok(Counted { deletable, young, undelivered, before_slot, unpublished })
+    }
+}
+
+/// The id of the transaction that has written the row `o`, with 64 bits: the row has the lower 32, and
+/// the others are those of the highest id below the end of the statement's snapshot, before which every
+/// visible row was written. Ids below 3 are of rows that an old release has frozen
+/// (<https://www.postgresql.org/docs/current/routine-vacuuming.html#VACUUM-FOR-WRAPAROUND>).
+///
+/// A row that is older than four thousand million transactions is taken for a younger one: it is told
+/// by its time, if it is from before the slot.
+const XID: &str = "
+    CASE WHEN o.xmin::pg_catalog.text::pg_catalog.int8 < 3 THEN 0 ELSE
+        (SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())
+                ::pg_catalog.text::pg_catalog.int8)
+        - (((SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())
+                    ::pg_catalog.text::pg_catalog.int8)
+            - o.xmin::pg_catalog.text::pg_catalog.int8) & 4294967295) END";
+
+impl Proof {
+    fn is_delivered(&self) -> String {
+        format!("({XID}) < {}", self.below)
+    }
+}
+
+/// Columns as SQL writes them.
+pub(super) fn listed(columns: &[String], of: &str) -> String {
+    let quoted = columns.iter().map(|column| format!("{of}{}", escape_identifier(column)));
+    quoted.collect::<Vec<_>>().join(", ")
+}

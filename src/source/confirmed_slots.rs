@@ -1,0 +1,97 @@
+//! How far the logical slots of a database are confirmed, and whether a walpost is at work with its
+//! own: for what deletes rows, which needs no right on any slot.
+
+use tokio_postgres::Client;
+
+use super::advisory_lock::LockClass;
+use super::error::SourceError;
+use crate::lsn::Lsn;
+
+/// The server. Its timeline is the one of the WAL that it writes
+/// (<https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADMIN-BACKUP>).
+const SERVER: &str = "
+    SELECT (SELECT system_identifier::pg_catalog.text FROM pg_catalog.pg_control_system()),
+           (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()),
+           pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8),
+           pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text";
+
+/// Temporary slots end with their sessions, and nobody continues at their positions.
+const SLOTS: &str = "
+    SELECT slot_name::pg_catalog.text, confirmed_flush_lsn::pg_catalog.text,
+           coalesce(wal_status = 'lost', false), active
+      FROM pg_catalog.pg_replication_slots
+     WHERE slot_type = 'logical' AND NOT temporary
+       AND database::pg_catalog.text = pg_catalog.current_database()::pg_catalog.text
+     ORDER BY 1";
+
+/// A logical slot of this database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConfirmedSlot {
+    /// Its name.
+    pub(crate) name: String,
+    /// `confirmed_flush_lsn`; `None` while it is created.
+    pub(crate) confirmed: Option<Lsn>,
+    /// Whether the server has removed WAL that it needs: nobody reads it any more.
+    pub(crate) is_lost: bool,
+    /// Whether a client streams from it.
+    pub(crate) is_active: bool,
+}
+
+/// The slots of a database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConfirmedSlots {
+    /// The server's.
+    pub(crate) system_identifier: String,
+    /// That of the database.
+    pub(crate) database_oid: u32,
+    /// The server's.
+    pub(crate) timeline: u32,
+    /// The end of its WAL.
+    pub(crate) end: Lsn,
+    /// By name.
+    pub(crate) slots: Vec<ConfirmedSlot>,
+    /// Whether a walpost, or another client, uses the slot that was asked for.
+    pub(crate) is_in_use: bool,
+}
+
+impl ConfirmedSlots {
+    /// Reads them, and who uses `slot`. `None`: the server is a standby.
+    pub(crate) async fn read(client: &Client, slot: &str) -> Result<Option<Self>, SourceError> {
+        let failed = |error| SourceError::query("looking at the replication slots", &error);
+        let row = client.query_one("SELECT pg_catalog.pg_is_in_recovery()", &[]).await;
+        if row.and_then(|row| row.try_get(0)).map_err(failed)? {
+            return Ok(None);
+        }
+        let row = client.query_one(SERVER, &[]).await.map_err(failed)?;
+        let (timeline, end): (String, String) =
+            (row.try_get(2).map_err(failed)?, row.try_get(3).map_err(failed)?);
+        let unreadable = || SourceError::Lost("the server's position cannot be read".to_owned());
+        let mut found = Self {
+            system_identifier: row.try_get(0).map_err(failed)?,
+            database_oid: row.try_get(1).map_err(failed)?,
+            timeline: u32::from_str_radix(&timeline, 16).map_err(|_| unreadable())?,
+            end: end.parse().map_err(|_| unreadable())?,
+            slots: Vec::new(),
+            is_in_use: false,
+        };
+        for row in client.query(SLOTS, &[]).await.map_err(failed)? {
+            let confirmed: Option<String> = row.try_get(1).map_err(failed)?;
+            found.slots.push(ConfirmedSlot {
+                name: row.try_get(0).map_err(failed)?,
+                confirmed: confirmed.and_then(|text| text.parse().ok()),
+                is_lost: row.try_get(2).map_err(failed)?,
+                is_active: row.try_get(3).map_err(failed)?,
+            });
+        }
+        let is_active = found.slots.iter().any(|found| found.name == slot && found.is_active);
+        // A walpost that catches up, or that connects again, holds only the lock.
+        let held = format!(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.granted AND {})",
+            LockClass::Slot.condition("$1")
+        );
+        let row = client.query_one(&held, &[&slot]).await;
+        let is_held: bool = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+        found.is_in_use = is_active || is_held;
+        Ok(Some(found))
+    }
+}

@@ -1,0 +1,315 @@
+//! `walpost prune`: no row is deleted before its event is in Kafka.
+
+use std::collections::HashSet;
+
+use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
+use walpost_bed::oracle::{self, Row};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Major, Postgres, Stop, Walpost, eventually};
+
+use super::recover::counted;
+use super::state_topic::{newest_state, topic};
+
+/// An outbox with a state topic, and a copy of all rows, deleted or not.
+struct Kept {
+    fixture: Fixture,
+    topic: String,
+    delivery: &'static str,
+}
+
+impl Kept {
+    async fn new(delivery: &'static str) -> Self {
+        Self::on(Major::V15, delivery).await
+    }
+
+    async fn on(major: Major, delivery: &'static str) -> Self {
+        let fixture = Fixture::with(Postgres::builder(major).own_identity()).await;
+        let topic = topic(&fixture).await;
+        fixture.adopt(&topic).await;
+        let copy = "CREATE TABLE public.log (id uuid, aggregate_id text, n bigint);
+            CREATE FUNCTION public.log() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN INSERT INTO public.log VALUES (NEW.id, NEW.aggregate_id, NEW.n); RETURN NULL; END';
+            CREATE TRIGGER log AFTER INSERT ON public.outbox FOR EACH ROW EXECUTE FUNCTION public.log()";
+        fixture.postgres.execute(copy).await;
+        Self { fixture, topic, delivery }
+    }
+
+    fn arguments(&self) -> [&str; 4] {
+        ["--delivery", self.delivery, "--state-topic", &self.topic]
+    }
+
+    async fn run(&self) -> Walpost {
+        let run = self.fixture.command("run").args(self.arguments());
+        let walpost = run.env("FAILPOINTS", "frequent_bookmarks=return").start();
+        walpost.await_line(AGREES, LONG_TIMEOUT).await;
+        walpost
+    }
+
+    /// A bookmark says that every row is delivered that is there now.
+    async fn delivered(&self) {
+        let postgres = &self.fixture.postgres;
+        let last = postgres.query_text("SELECT txid_current()").await.expect("a transaction id");
+        let last: u64 = last.parse().expect("a number");
+        self.fixture.confirmed(LONG_TIMEOUT).await;
+        eventually(LONG_TIMEOUT, "there is a bookmark of the last row", async || {
+            // An idle server tells only twice a minute how far it is.
+            postgres.execute("SELECT pg_logical_emit_message(true, '', '')").await;
+            let state = newest_state(&self.fixture, &self.topic).await?;
+            let below = state["delivered"]["bookmarks"][0]["below"].as_u64()?;
+            (below > last).then_some(())
+        })
+        .await;
+        self.fixture.confirmed(LONG_TIMEOUT).await;
+    }
+
+    /// The exit code, and what is printed.
+    async fn prune(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let prune = self.fixture.command("prune").args(["--state-topic", &self.topic]);
+        let prune = prune.args(arguments).start();
+        let (code, said) = ended(&prune).await;
+        (code, format!("{}\n{said}", prune.stdout().join("\n")))
+    }
+
+    async fn left(&self) -> u64 {
+        let count = self.fixture.postgres.query_text("SELECT count(*) FROM public.outbox").await;
+        count.expect("a count").parse().expect("a number")
+    }
+
+    /// All rows that ever were, in commit order for each key.
+    async fn all(&self) -> Vec<Row> {
+        self.fixture.rows("SELECT id, aggregate_id FROM public.log ORDER BY n").await
+    }
+
+    /// Every row that is deleted is in Kafka; returns how many are.
+    async fn deleted_ones_are_published(&self) -> usize {
+        let gone = "SELECT id FROM public.log l
+                     WHERE NOT EXISTS (SELECT FROM public.outbox o WHERE o.id = l.id)";
+        let gone = self.fixture.postgres.query_rows(gone).await;
+        let records = self.fixture.records().await;
+        let published: HashSet<_> = records.iter().filter_map(|one| one.header("id")).collect();
+        for row in &gone {
+            let id = row[0].as_deref().expect("an id");
+            assert!(published.contains(id), "row {id} is deleted, and was never published");
+        }
+        gone.len()
+    }
+}
+
+async fn only_delivered_rows_are_deleted(delivery: &'static str) {
+    let kept = Kept::new(delivery).await;
+    let postgres = &kept.fixture.postgres;
+    let walpost = kept.run().await;
+    postgres.execute(&insert(200, 5)).await;
+    let young = insert(100, 5).replace("payload)", "payload, created_at)");
+    let young = young.replace("('i', i)", "('i', i), now() + interval '1 h'");
+    postgres.execute(&young).await;
+    kept.delivered().await;
+    walpost.pause();
+    postgres.execute(&insert(50, 5)).await;
+    let (code, said) = kept.prune(&["--dry-run", "--older-than", "0s"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    let counts = ["to be deleted", "younger, or without a time", "old, and not proved"];
+    let counts = counts.map(|what| counted(&said.replace(" to be delivered", ""), what));
+    assert_eq!((counts, kept.left().await), ([200, 100, 50], 350), "{said}");
+    let few = ["--older-than", "0s", "--batch", "30", "--sleep", "0ms"];
+    let (code, said) = kept.prune(&few).await;
+    assert!(code == Some(0) && said.contains("public.outbox: 200 rows deleted"), "{said}");
+    assert_eq!((kept.left().await, kept.deleted_ones_are_published().await), (150, 200));
+    walpost.resume();
+    kept.delivered().await;
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(0) && said.contains("public.outbox: 50 rows deleted"), "{said}");
+    assert_eq!((kept.left().await, kept.deleted_ones_are_published().await), (100, 250));
+    stop(walpost).await;
+    // Nobody has compared the server with the state topic.
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(1) && said.contains("no walpost is at work"), "{said}");
+    let records = kept.fixture.records().await;
+    oracle::judge(&kept.all().await, std::iter::empty(), &records).assert_exact();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_delivered_rows_are_deleted_at_least_once() {
+    only_delivered_rows_are_deleted("at-least-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_delivered_rows_are_deleted_exactly_once() {
+    only_delivered_rows_are_deleted("exactly-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_from_before_the_slot_are_kept_even_if_they_are_updated() {
+    let kept = Kept::new("at-least-once").await;
+    let postgres = &kept.fixture.postgres;
+    postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
+    postgres.execute(&insert(20, 5)).await;
+    kept.fixture.init(&[]).await;
+    kept.fixture.adopt(&kept.topic).await;
+    let walpost = kept.run().await;
+    kept.delivered().await;
+    // A poller, for instance.
+    postgres.execute("UPDATE public.outbox SET event_type = 'seen' WHERE n % 2 = 0").await;
+    postgres.execute(&insert(10, 5)).await;
+    kept.delivered().await;
+    let (code, said) = kept.prune(&["--dry-run", "--older-than", "0s"]).await;
+    let counts = ["to be deleted", "from before the slot"].map(|what| counted(&said, what));
+    assert_eq!((code, counts), (Some(0), [10, 20]), "{said}");
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(0) && said.contains("10 rows deleted"), "{said}");
+    assert_eq!((kept.left().await, kept.deleted_ones_are_published().await), (20, 10));
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_consumers_of_the_database_keep_their_rows() {
+    let kept = Kept::new("at-least-once").await;
+    let postgres = &kept.fixture.postgres;
+    let other = "SELECT pg_create_logical_replication_slot('other', 'test_decoding')";
+    postgres.execute(other).await;
+    let walpost = kept.run().await;
+    postgres.execute(&insert(10, 5)).await;
+    kept.delivered().await;
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(1) && said.contains("\"other\" has not confirmed"), "{said}");
+    // Some of it.
+    let advance = "SELECT pg_replication_slot_advance('other', pg_current_wal_lsn())";
+    postgres.execute(advance).await;
+    postgres.execute(&insert(20, 5)).await;
+    kept.delivered().await;
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(0) && said.contains("newer rows are kept"), "{said}");
+    assert_eq!(kept.left().await, 20, "{said}");
+    let (code, said) = kept.prune(&["--older-than", "0s", "--ignore-slot", "other"]).await;
+    assert!(code == Some(0) && said.contains("20 rows deleted"), "{said}");
+    kept.deleted_ones_are_published().await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_archived_whole_or_kept() {
+    let kept = Kept::new("at-least-once").await;
+    let postgres = &kept.fixture.postgres;
+    let tables = "ALTER TABLE public.outbox
+                    ADD twice bigint GENERATED ALWAYS AS (n * 2) STORED,
+                    ADD counted bigint GENERATED ALWAYS AS IDENTITY;
+                  CREATE SCHEMA audit;
+                  CREATE TABLE audit.\"Old rows\" (LIKE public.outbox INCLUDING ALL, at timestamptz DEFAULT now());
+                  CREATE FUNCTION audit.drop() RETURNS trigger LANGUAGE plpgsql AS
+                  'BEGIN RETURN CASE WHEN NEW.n % 7 = 0 THEN NULL ELSE NEW END; END';
+                  CREATE TRIGGER picky BEFORE INSERT ON audit.\"Old rows\"
+                         FOR EACH ROW EXECUTE FUNCTION audit.drop()";
+    postgres.execute(tables).await;
+    let walpost = kept.run().await;
+    postgres.execute(&insert(30, 5)).await;
+    kept.delivered().await;
+    let before = postgres.query_rows("SELECT o::text FROM public.outbox o ORDER BY n").await;
+    let archive = ["--older-than", "0s", "--archive-to", "audit.\"Old rows\""];
+    let (code, said) = kept.prune(&archive).await;
+    assert!(code == Some(1) && said.contains("of 30 rows only 26 would come"), "{said}");
+    assert_eq!(kept.left().await, 30, "{said}");
+    postgres.execute("DROP TRIGGER picky ON audit.\"Old rows\"").await;
+    let (code, said) = kept.prune(&archive).await;
+    assert!(code == Some(0) && said.contains("30 rows archived"), "{said}");
+    assert_eq!(kept.left().await, 0);
+    let columns =
+        "id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, n, twice,
+                   counted";
+    let after =
+        format!("SELECT r::text FROM (SELECT {columns} FROM audit.\"Old rows\") r ORDER BY n");
+    let after = postgres.query_rows(&after.replace("ORDER BY n", "ORDER BY r.n")).await;
+    assert_eq!(after, before);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locked_rows_are_left_to_the_next_run() {
+    let kept = Kept::new("at-least-once").await;
+    let postgres = &kept.fixture.postgres;
+    let walpost = kept.run().await;
+    postgres.execute(&insert(10, 5)).await;
+    kept.delivered().await;
+    let other = postgres.client().await;
+    let lock = "BEGIN; SELECT FROM public.outbox WHERE n = 3 FOR UPDATE";
+    other.batch_execute(lock).await.expect("locked");
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(0) && said.contains("pages were left out"), "{said}");
+    assert_eq!(kept.left().await, 10, "{said}");
+    other.batch_execute("ROLLBACK").await.expect("unlocked");
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(0) && said.contains("10 rows deleted"), "{said}");
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_deleted_on_a_restored_server() {
+    let kept = Kept::new("exactly-once").await;
+    let postgres = &kept.fixture.postgres;
+    let walpost = kept.run().await;
+    postgres.execute(&insert(10, 5)).await;
+    kept.delivered().await;
+    stop(walpost).await;
+    assert!(postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+    let saved = postgres.snapshot_data();
+    postgres.start_again().await;
+    let walpost = kept.run().await;
+    postgres.execute(&insert(500, 5)).await;
+    kept.delivered().await;
+    stop(walpost).await;
+    assert!(postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+    postgres.restore_data(&saved);
+    postgres.start_again().await;
+    // Rows with the transaction ids and positions of those that are lost.
+    for _ in 0..30 {
+        postgres.execute(&insert(20, 5)).await;
+    }
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    // Another client holds the slot, so that it seems to be in use.
+    let lock = postgres.client().await;
+    let held = "SELECT pg_advisory_lock(x'77616c70'::int, hashtext('walpost'))";
+    lock.batch_execute(held).await.expect("held");
+    let (_, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(kept.left().await >= 600, "{said}");
+}
+
+async fn nothing_undelivered_is_deleted_under_load(delivery: &'static str, rounds: u32) {
+    let kept = Kept::new(delivery).await;
+    let postgres = &kept.fixture.postgres;
+    let writer = Writer::start(postgres, 200);
+    let mut walpost = kept.run().await;
+    let mut deleted = 0;
+    for round in 0..rounds {
+        writer.commits(40).await;
+        match round % 4 {
+            0 => kept.delivered().await,
+            1 => walpost.pause(),
+            2 => walpost.resume(),
+            _ => walpost.kill9().await,
+        }
+        let (code, said) = kept.prune(&["--older-than", "0s", "--sleep", "1ms"]).await;
+        assert!(code == Some(0) || round % 4 == 3 && code == Some(1), "{said}");
+        deleted = kept.deleted_ones_are_published().await;
+        if round % 4 == 3 {
+            walpost = kept.run().await;
+        }
+    }
+    assert!(deleted > 100, "only {deleted} rows were deleted");
+    let rolled_back = writer.stop().await;
+    kept.fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    let records = kept.fixture.records().await;
+    let rolled_back = rolled_back.iter().map(String::as_str);
+    let verdict = oracle::judge(&kept.all().await, rolled_back, &records);
+    if delivery == "exactly-once" { verdict.assert_exact() } else { verdict.assert_ok() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_undelivered_is_deleted_under_load_at_least_once() {
+    nothing_undelivered_is_deleted_under_load("at-least-once", 12).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_undelivered_is_deleted_under_load_exactly_once() {
+    nothing_undelivered_is_deleted_under_load("exactly-once", 12).await;
+}
