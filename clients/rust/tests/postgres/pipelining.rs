@@ -9,7 +9,7 @@ use crate::proxy::{Mode, Proxy};
 use crate::server::{Database, connect};
 
 /// More than a commit can take, unless it waits for an answer that is held back.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The proxy holds every answer back until it has seen `COMMIT`: a commit that waited for an insert
 /// would never end.
