@@ -30,11 +30,14 @@ impl Outbox {
     ///
     /// `client` can be that of a pool, such as deadpool's, by `&mut client`.
     ///
-    /// It does not accept the pool itself, nor a shared client:
+    /// Publishing by the client, outside a transaction, does not compile:
     ///
-    /// ```compile_fail
-    /// # async fn outside(outbox: walpost_outbox::Outbox, client: tokio_postgres::Client) {
-    /// let mut transaction = outbox.begin(&client).await.unwrap();
+    /// ```compile_fail,E0277
+    /// # async fn example<E: walpost_outbox::Event>(
+    /// #     outbox: walpost_outbox::Outbox, mut client: tokio_postgres::Client, event: E,
+    /// # ) -> Result<(), walpost_outbox::Error> {
+    /// outbox.publish(&mut client, &event).await?;
+    /// # Ok(())
     /// # }
     /// ```
     pub async fn begin<'c>(&self, client: &'c mut Client) -> Result<Transaction<'c>, Error> {
