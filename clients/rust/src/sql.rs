@@ -15,6 +15,7 @@ pub(crate) struct Statements {
 
 /// A statement with parameters.
 #[derive(Clone, Debug, Default)]
+#[allow(dead_code, reason = "a driver reads the text or the pieces")]
 pub(crate) struct Statement {
     /// With the parameters as `$1`, `$2`, ….
     pub(crate) text: String,
