@@ -14,6 +14,9 @@
 # traces. One set for every target, so that nothing is compiled twice.
 FEATURES = crash-points,traces
 
+# The Rust client, with all drivers.
+OUTBOX = --package walpost-outbox --package walpost-outbox-derive
+
 # Most tests wait for servers most of the time: three run at once on two processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
 
@@ -44,7 +47,8 @@ setup: ## Install the system packages that building and testing need
 	@tests/bed/setup.sh
 
 test: setup ## Run all tests except the long ones: unit, property, end-to-end, doc tests
-	cargo test --workspace --features $(FEATURES)
+	cargo test --workspace --exclude walpost-outbox --exclude walpost-outbox-derive --features $(FEATURES)
+	cargo test $(OUTBOX) --all-features
 
 # Also checks that a default build of walpost contains no crash points.
 lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
@@ -53,10 +57,14 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 	@cargo tree --package walpost --edges normal --prefix none | awk '/^walpost / { seen = 1 } \
 	  /^fail / { crash = 1 } END { exit !seen || crash }' || \
 	  { echo "a default build of walpost would contain crash points" >&2; exit 1; }
-	cargo clippy --workspace --all-targets --features $(FEATURES) -- -D warnings
+	cargo clippy --workspace --exclude walpost-outbox --all-targets --features $(FEATURES) -- -D warnings
+	cargo clippy $(OUTBOX) --all-targets --all-features -- -D warnings
 	@# Users build without the features of the tests.
 	cargo check --package walpost
-	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
+	for feature in derive tokio-postgres sqlx diesel-async opentelemetry tracing; do \
+	  cargo clippy --package walpost-outbox --no-default-features --features $$feature -- -D warnings || exit 1; done
+	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --exclude walpost-outbox --no-deps
+	RUSTDOCFLAGS=-Dwarnings cargo doc --package walpost-outbox --all-features --no-deps
 
 # A quarter of an hour. Prints a table of the outcomes. BED_CATCH_UP_THRESHOLD=1KiB in the
 # environment makes walpost use catch-up reads for small backlogs too.

@@ -325,7 +325,7 @@ fn root() -> &'static Path {
 fn rust_files() -> Vec<String> {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> =
-        ["src", "tests", "benches", "examples", "fuzz/src", "fuzz/fuzz_targets"]
+        ["src", "tests", "benches", "clients", "examples", "fuzz/src", "fuzz/fuzz_targets"]
             .map(|folder| root().join(folder))
             .into();
     while let Some(folder) = folders.pop() {
