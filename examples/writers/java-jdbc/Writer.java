@@ -68,13 +68,12 @@ class Writer {
         execute(connection, """
             INSERT INTO public.orders (id, customer, total_cents) VALUES (?, ?, ?)""",
             order.id(), order.customer(), order.totalCents());
-        var payload = """
-            {"customer": "%s", "total_cents": %d}"""
-            .formatted(order.customer(), order.totalCents());
         execute(connection, """
             INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers)
-            VALUES ('order', ?, 'order_placed', ?::text::jsonb, '{"source": "shop"}')""",
-            String.valueOf(order.id()), payload);
+            VALUES ('order', ?, 'order_placed',
+                    jsonb_build_object('customer', ?::text, 'total_cents', ?::bigint),
+                    '{"source": "shop"}')""",
+            String.valueOf(order.id()), order.customer(), order.totalCents());
     }
 
     /** The change and its event in one statement, and so in one round trip. */

@@ -1,3 +1,6 @@
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.Map;
 import java.util.NoSuchElementException;
 import javax.sql.DataSource;
 import org.postgresql.ds.PGSimpleDataSource;
@@ -58,6 +61,7 @@ public class Writer {
 
     /** Writes events; in a Spring Boot application a `@Component`. */
     public static class Outbox {
+        private static final ObjectMapper JSON = new ObjectMapper();
         private final JdbcClient database;
 
         public Outbox(JdbcClient database) {
@@ -66,13 +70,21 @@ public class Writer {
 
         /** MANDATORY: outside a transaction it throws, instead of writing an event by itself. */
         @Transactional(propagation = Propagation.MANDATORY)
-        public void publish(String type, String id, String eventType, String payload) {
+        public void publish(String type, String id, String eventType, Map<String, ?> payload) {
             database.sql("""
                 INSERT INTO public.outbox
                   (aggregate_type, aggregate_id, event_type, payload, headers)
                 VALUES (?, ?, ?, ?::text::jsonb, '{"source": "shop"}')""")
-                .params(type, id, eventType, payload)
+                .params(type, id, eventType, json(payload))
                 .update();
+        }
+
+        private static String json(Map<String, ?> payload) {
+            try {
+                return JSON.writeValueAsString(payload);
+            } catch (JsonProcessingException error) {
+                throw new IllegalArgumentException(error);
+            }
         }
     }
 
@@ -92,8 +104,8 @@ public class Writer {
             database.sql("INSERT INTO public.orders (id, customer, total_cents) VALUES (?, ?, ?)")
                 .params(id, customer, totalCents)
                 .update();
-            outbox.publish("order", String.valueOf(id), "order_placed", """
-                {"customer": "%s", "total_cents": %d}""".formatted(customer, totalCents));
+            outbox.publish("order", String.valueOf(id), "order_placed",
+                Map.of("customer", customer, "total_cents", totalCents));
         }
 
         /** The change and its event in one statement, and so in one round trip. */
