@@ -52,15 +52,15 @@ def place(connection, order, customer, total_cents):
 def pay(connection, order, total_cents):
     """The change and its event in one round trip: in a pipeline, statements do not wait for the
     results of those before them."""
-    with connection.transaction(), connection.pipeline():
-        changed = connection.execute(
-            """UPDATE public.orders SET status = 'paid' WHERE id = %s AND status = 'placed'
-               RETURNING id""",
-            [order],
-        )
-        publish(connection, "order", order, "order_paid", {"total_cents": total_cents})
-        # Only now both are sent.
-        if changed.fetchone() is None:
+    with connection.transaction():
+        with connection.pipeline():
+            changed = connection.execute(
+                "UPDATE public.orders SET status = 'paid' WHERE id = %s AND status = 'placed'",
+                [order],
+            )
+            publish(connection, "order", order, "order_paid", {"total_cents": total_cents})
+        # The pipeline has sent both, and received their results.
+        if changed.rowcount == 0:
             # The transaction is rolled back, with the event.
             raise NotPlaced("there is no such order to pay")
 
