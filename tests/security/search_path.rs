@@ -166,6 +166,9 @@ impl Trap {
             .await;
         self.insert(1).await;
         self.untouched("the application").await;
+        for what in ["init --publish-function", "init --publish-function, again"] {
+            self.output(init().args(["--apply", "--publish-function"]), what).await;
+        }
         sql
     }
 
