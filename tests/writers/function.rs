@@ -168,6 +168,20 @@ async fn init_reports_another_body_and_an_untrusted_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn init_rejects_a_schema_of_an_untrusted_role() {
+    let fixture = Fixture::empty().await;
+    fixture
+        .postgres
+        .execute("CREATE ROLE mallory; CREATE SCHEMA outbox AUTHORIZATION mallory")
+        .await;
+    let (code, said) = init(&fixture, &["--apply", "--publish-function"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    for expected in ["creating function outbox.publish", "schema outbox belongs to role mallory"] {
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn init_without_a_table_refuses_the_function() {
     let fixture = Fixture::empty().await.option("--message-prefix", "outbox");
     let init = fixture.command("init").env("WALPOST_OUTBOX_TABLE", "").arg("--publish-function");

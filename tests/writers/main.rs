@@ -9,6 +9,7 @@
 #![allow(unreachable_pub)]
 
 mod function;
+mod order;
 mod page;
 mod program;
 mod programs;
