@@ -8,7 +8,7 @@
 .PHONY: advisories alerts bench bench-instructions bench-matrix bench-peers bench-records book \
   consumers corpus deb-test debezium debezium-corpus demo demo-compose deny docker-test docs faults \
   fuzz helm-test help lint long monitoring other-kafka packaging-test patroni release setup simulate \
-  soak test
+  soak test writers
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, and
 # traces. One set for every target, so that nothing is compiled twice.
@@ -101,6 +101,12 @@ fuzz: setup ## Fuzz all decoders and parsers (SECONDS=600, TARGETS="stream json"
 consumers: ## Run the example consumers of docs/consumers.md in all four languages
 	@tests/bed/setup.sh consumers
 	cargo test --workspace --features $(FEATURES) --test consumers -- --include-ignored
+
+# The same languages, and TypeScript with its compiler from npm. The Rust writer and the page's SQL
+# run in `make test`.
+writers: ## Run the example writers of docs/writing-events.md in all five languages
+	@tests/bed/setup.sh writers
+	cargo test --workspace --features $(FEATURES) --test writers -- --include-ignored
 
 # Go (1.26 or later) with the library that has the brokers, from Go's proxy. The brokers are kfake of
 # franz-go, in memory.

@@ -252,6 +252,7 @@ pub struct ReplayDeadLettersArguments {
     walpost init --apply --source postgres://postgres@db/shop\n  \
     walpost init --no-role --table billing.outbox --slot billing --publication billing\n  \
     walpost init --apply --failover --source postgres://postgres@db/shop\n  \
+    walpost init --apply --publish-function --source postgres://postgres@db/shop\n  \
     walpost init --apply --existing-rows --source postgres://postgres@db/shop")]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct InitArguments {
@@ -267,6 +268,9 @@ pub struct InitArguments {
     /// Create a failover slot, which standbys synchronize (PostgreSQL 17 and later)
     #[arg(long)]
     pub failover: bool,
+    /// Also create the function outbox.publish, with which an application writes an event
+    #[arg(long)]
+    pub publish_function: bool,
     /// Publish the rows, too, that are in the outbox before the slot is made; run again to continue
     /// if it is interrupted
     #[arg(long, requires = "apply")]

@@ -11,7 +11,8 @@ use crate::source::{self, Limit, SourceError};
 use crate::{assembly, preflight};
 
 pub(super) fn command(arguments: InitArguments) -> Exit {
-    let InitArguments { apply, role, no_role, failover, existing_rows, .. } = arguments;
+    let InitArguments { apply, role, no_role, failover, existing_rows, publish_function, .. } =
+        arguments;
     let flags = Flags::from(arguments.options);
     // Publishing logs.
     let config = if existing_rows {
@@ -33,6 +34,13 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
     let role = (!no_role).then_some(role.as_str());
     let plan = match InitPlan::new(&config, columns, role) {
         Ok(plan) => plan.with_failover(failover),
+        Err(error) => {
+            complain(&error.to_string());
+            return Exit::Config;
+        }
+    };
+    let plan = match plan.with_publish_function(publish_function) {
+        Ok(plan) => plan,
         Err(error) => {
             complain(&error.to_string());
             return Exit::Config;

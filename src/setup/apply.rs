@@ -17,6 +17,10 @@ use crate::source::{self, Limit, Silent, log_if_slow, said};
 /// How long a statement may wait for locks.
 const LOCK_LIMIT: Duration = Duration::from_secs(300);
 
+/// The function as `to_regprocedure` finds it.
+const PUBLISH_FUNCTION: &str = "outbox.publish(pg_catalog.text, pg_catalog.text, \
+    pg_catalog.text, pg_catalog.jsonb, pg_catalog.jsonb, pg_catalog.uuid)";
+
 /// The result for one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
@@ -42,6 +46,7 @@ impl std::fmt::Display for Object {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Table(name) => write!(f, "table {name}"),
+            Self::Function { .. } => f.write_str("function outbox.publish"),
             Self::Role(name) => write!(f, "role {name}"),
             Self::Publication(name) => write!(f, "publication {name}"),
             Self::Slot(name) => write!(f, "slot {name}"),
@@ -216,6 +221,9 @@ pub(crate) async fn apply(
         let note = match &object {
             Object::Role(_) if created => Some("it has no password yet".to_owned()),
             Object::Role(role) => limit.on(lacks(client, role, service)).await??,
+            Object::Function { body } if !created => {
+                limit.on(function_fault(client, body, plan.tables().first())).await??
+            }
             _ => None,
         };
         report(Step { object, created, note });
@@ -276,6 +284,38 @@ async fn lacks(client: &Client, role: &str, service: Hosting) -> Result<Option<S
             Some(format!("it may not log in: ALTER ROLE {} LOGIN;", escape_identifier(role)))
         }
         (true, false) => Some(format!("it may not replicate: {}", service.grant_replication(role))),
+    })
+}
+
+/// What is wrong with the existing function: another owner could change it at any time.
+async fn function_fault(
+    client: &Client,
+    body: &str,
+    table: Option<&TableName>,
+) -> Result<Option<String>, InitError> {
+    let query = format!(
+        "SELECT p.prosrc = $1, r.rolsuper OR r.rolname = current_user OR EXISTS (
+             SELECT FROM pg_catalog.pg_class c WHERE c.relowner = r.oid
+                AND c.oid = pg_catalog.to_regclass($2)::pg_catalog.oid), r.rolname::pg_catalog.text
+         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_roles r ON r.oid = p.proowner
+         WHERE p.oid = pg_catalog.to_regprocedure('{PUBLISH_FUNCTION}')::pg_catalog.oid"
+    );
+    let table = table.map(ToString::to_string).unwrap_or_default();
+    let row = client.query_one(&query, &[&body, &table]).await;
+    let read = row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
+    let (is_same, is_trusted, owner): (bool, bool, String) =
+        read.map_err(database("looking at the function"))?;
+    Ok(match (is_same, is_trusted) {
+        (true, true) => None,
+        (_, false) => Some(format!(
+            "it belongs to role {}, who can change it: ALTER FUNCTION outbox.publish OWNER TO \
+             CURRENT_USER;",
+            escape_identifier(&owner)
+        )),
+        (false, true) => Some(
+            "its body is another; this replaces it: walpost init --publish-function | psql"
+                .to_owned(),
+        ),
     })
 }
 
@@ -386,6 +426,9 @@ async fn exists(client: &Client, object: &Object) -> Result<bool, InitError> {
     let (query, name) = match object {
         Object::Table(table) => {
             ("SELECT pg_catalog.to_regclass($1) IS NOT NULL", table.to_string())
+        }
+        Object::Function { .. } => {
+            ("SELECT pg_catalog.to_regprocedure($1) IS NOT NULL", PUBLISH_FUNCTION.to_owned())
         }
         Object::Role(name) => {
             ("SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)", name.clone())

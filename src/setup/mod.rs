@@ -1,4 +1,4 @@
-//! The setup on the server: the SQL of table, role, publication and slot, and its application.
+//! The setup on the server: the SQL of table, function, role, publication and slot, and its application.
 
 mod apply;
 mod managed_service;

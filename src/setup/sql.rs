@@ -13,10 +13,13 @@ const SCHEMA: &str = include_str!("../../sql/01-schema.sql");
 const ROLE: &str = include_str!("../../sql/02-role.sql");
 const PUBLICATION: &str = include_str!("../../sql/03-publication.sql");
 const SLOT: &str = include_str!("../../sql/04-slot.sql");
+const PUBLISH: &str = include_str!("../../sql/publish.sql");
 
 const DEFAULT_TABLE: &str = "public.outbox";
 const DEFAULT_NAME: &str = "walpost";
-/// The dollar quote of the `DO` blocks.
+/// The columns that the function inserts, in this order.
+const PUBLISH_COLUMNS: &str = "(id, aggregate_type, aggregate_id, event_type, payload, headers)";
+/// The dollar quote of the `DO` blocks and of the function.
 const DOLLAR_QUOTE: &str = "$init$";
 
 /// The objects that init creates, by name.
@@ -28,6 +31,7 @@ pub(crate) struct InitPlan {
     publication: String,
     slot: String,
     failover: bool,
+    has_publish_function: bool,
     stage: Stage,
 }
 
@@ -42,6 +46,14 @@ pub(crate) enum Stage {
     Slot,
 }
 
+/// `--publish-function` without a table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--publish-function needs an outbox table, and outbox.table is empty: leave the flag out, or \
+     configure a table"
+)]
+pub(crate) struct NoTable;
+
 /// A name that the SQL cannot contain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -54,6 +66,11 @@ pub(crate) struct UnwritableName(String);
 pub(crate) enum Object {
     /// A table.
     Table(TableName),
+    /// The function that inserts events, with its body as it should be.
+    Function {
+        /// Between the dollar quotes.
+        body: String,
+    },
     /// A role, unquoted.
     Role(String),
     /// A publication, unquoted.
@@ -85,6 +102,7 @@ impl InitPlan {
             publication: config.source.publication.clone(),
             slot: config.source.slot.clone(),
             failover: false,
+            has_publish_function: false,
             stage: Stage::All,
         };
         let tables: Vec<_> = plan.tables.iter().map(ToString::to_string).collect();
@@ -111,6 +129,15 @@ impl InitPlan {
     #[must_use]
     pub(crate) fn only(&self, stage: Stage) -> Self {
         Self { stage, ..self.clone() }
+    }
+
+    /// Creates the function `outbox.publish` too, which inserts into the first table.
+    pub(crate) fn with_publish_function(mut self, wanted: bool) -> Result<Self, NoTable> {
+        if wanted && self.tables.is_empty() {
+            return Err(NoTable);
+        }
+        self.has_publish_function = wanted;
+        Ok(self)
     }
 
     /// Whether the slot is a failover slot.
@@ -140,6 +167,11 @@ impl InitPlan {
             .tables
             .iter()
             .map(|table| Part { object: Object::Table(table.clone()), sql: self.schema(table) });
+        let function = self.tables.first().filter(|_| self.has_publish_function);
+        let function = function.map(|table| {
+            let sql = self.publish_function(table);
+            Part { object: Object::Function { body: body(&sql) }, sql }
+        });
         let role = self
             .role
             .iter()
@@ -152,7 +184,7 @@ impl InitPlan {
             object: Object::Slot(self.slot.clone()),
             sql: slot_sql(&self.slot, self.failover),
         };
-        let before_slot = tables.chain(role).chain([publication]);
+        let before_slot = tables.chain(function).chain(role).chain([publication]);
         match self.stage {
             Stage::All => before_slot.chain([slot]).collect(),
             Stage::BeforeSlot => before_slot.collect(),
@@ -189,6 +221,20 @@ impl InitPlan {
         put(SCHEMA, &places)
     }
 
+    fn publish_function(&self, table: &TableName) -> String {
+        let literal = escape_literal(&table.to_string()).trim_start().to_owned();
+        let mut places = vec![(format!("'{DEFAULT_TABLE}'"), literal)];
+        places.push((DEFAULT_TABLE.to_owned(), table.to_string()));
+        let columns = self.columns();
+        let names = columns[..6].iter().map(|(default, name)| match name {
+            Some(name) if name != default => escape_identifier(name),
+            _ => (*default).to_owned(),
+        });
+        let list = format!("({})", names.collect::<Vec<_>>().join(", "));
+        places.push((PUBLISH_COLUMNS.to_owned(), list));
+        put(PUBLISH, &places)
+    }
+
     fn publication_sql(&self) -> String {
         let tables: Vec<_> = self.tables.iter().map(ToString::to_string).collect();
         let mut places = named("PUBLICATION walpost", &self.publication);
@@ -199,6 +245,11 @@ impl InitPlan {
         places.push((DEFAULT_TABLE.to_owned(), tables.join(", ")));
         put(PUBLICATION, &places)
     }
+}
+
+/// The function's body in its SQL: the last text between two dollar quotes.
+fn body(sql: &str) -> String {
+    sql.rsplit(DOLLAR_QUOTE).nth(1).unwrap_or_default().to_owned()
 }
 
 fn role_sql(role: &str) -> String {
@@ -285,6 +336,43 @@ mod tests {
         let (before, after) = (plan.clone().sql(), plan.with_failover(true).sql());
         assert_eq!(before.replace("'pgoutput')", "'pgoutput', failover => true)"), after);
         assert_ne!(before, after);
+    }
+
+    #[test]
+    fn the_publish_function_follows_the_table_byte_for_byte() {
+        let plan = plan(&[], "", None).unwrap().with_publish_function(true).unwrap();
+        assert_eq!(plan.sql(), [SCHEMA, PUBLISH, PUBLICATION, SLOT].concat());
+        let parts = plan.parts();
+        let Object::Function { body } = &parts[1].object else { panic!("{:?}", parts[1].object) };
+        assert!(body.starts_with("\nBEGIN") && body.ends_with("END\n"), "{body}");
+        assert!(body.contains("INSERT INTO public.outbox (id, "), "{body}");
+    }
+
+    #[test]
+    fn the_publish_function_inserts_into_the_configured_table_and_columns() {
+        let toml = r#"
+            [outbox]
+            table = ["\"It's\".\"Out\"", "b.c"]
+            [outbox.columns]
+            id = "Event Id"
+            payload = "body"
+            "#;
+        let plan = plan(&[], toml, None).unwrap().with_publish_function(true).unwrap();
+        let sql = plan.sql();
+        for expected in [
+            r#"INSERT INTO "It's"."Out" ("Event Id", aggregate_type, aggregate_id, event_type, "body", headers)"#,
+            r#"pg_catalog.to_regclass('"It''s"."Out"')"#,
+            "RETURN publish.id;",
+        ] {
+            assert!(sql.contains(expected), "{expected} in\n{sql}");
+        }
+        assert!(!sql.contains(DEFAULT_TABLE), "{sql}");
+    }
+
+    #[test]
+    fn an_outbox_of_messages_has_no_publish_function() {
+        let toml = "[outbox]\ntable = []\nmessage_prefix = 'outbox'\n";
+        assert_eq!(plan(&[], toml, None).unwrap().with_publish_function(true), Err(NoTable));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 # are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
 # no npm, and no Java where it cannot be had, since the demo knows another way;
 # `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
+# `setup.sh writers` for what the writers of docs/writing-events.md are written in;
 # `setup.sh other-kafka` for Go, which builds the other brokers;
 # `setup.sh patroni` for etcd, and Python's virtual environments, in which Patroni is installed;
 # `setup.sh alerts` for Prometheus and promtool, `setup.sh packaging` for ssh-keygen,
@@ -42,7 +43,7 @@ elif [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
     has java || optional="$optional default-jdk-headless"
     has mvn || optional="$optional maven"
 fi
-if [ "${1:-}" = consumers ]; then
+if [ "${1:-}" = consumers ] || [ "${1:-}" = writers ]; then
     has go || need golang-go
 fi
 

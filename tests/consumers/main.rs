@@ -3,7 +3,8 @@
 //! walpost publishes events, some of them twice; each program reads them, is killed in the middle
 //! and starts again, and its own table must show each effect once. The Rust program runs here;
 //! those in other languages need these languages' tools and are run by `make consumers`. A service
-//! with a poller migrates to walpost and back, by the steps of its page.
+//! with a poller migrates to walpost and back, by the steps of its page, and walpost publishes from
+//! the tables of common pollers.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
@@ -11,6 +12,7 @@
 mod fixture;
 mod migration;
 mod page;
+mod pollers;
 mod program;
 mod programs;
 mod tables;

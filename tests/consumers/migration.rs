@@ -10,11 +10,13 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, program};
+use walpost_bed::page::blocks;
 use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost, eventually, read_all};
 
-use crate::page::blocks;
-
 const PAGE: &str = include_str!("../../docs/from-polling.md");
+
+/// What begins the part of the page that is not about these steps.
+pub const TABLES: &str = "\n## Tables of common pollers\n";
 
 /// A service with a poller that migrates.
 struct Service {
@@ -93,7 +95,8 @@ impl Service {
 
     /// The page's table and configuration are there; the steps are still to be taken.
     async fn with_a_poller(name: &str) -> Self {
-        let mut steps = blocks(PAGE).into_iter();
+        let (page, _) = PAGE.split_once(TABLES).expect("the tables");
+        let mut steps = blocks(page).into_iter();
         let (sql, table) = steps.next().expect("a table");
         let (toml, text) = steps.next().expect("a configuration");
         assert_eq!((&*sql, &*toml), ("sql", "toml"));

@@ -166,6 +166,9 @@ impl Trap {
             .await;
         self.insert(1).await;
         self.untouched("the application").await;
+        for what in ["init --publish-function", "init --publish-function, again"] {
+            self.output(init().args(["--apply", "--publish-function"]), what).await;
+        }
         sql
     }
 
@@ -278,6 +281,7 @@ impl Trap {
             ("02-role.sql", include_str!("../../sql/02-role.sql")),
             ("03-publication.sql", include_str!("../../sql/03-publication.sql")),
             ("04-slot.sql", include_str!("../../sql/04-slot.sql")),
+            ("publish.sql", include_str!("../../sql/publish.sql")),
             ("retention.sql", include_str!("../../sql/retention.sql")),
             ("consumer_dedupe.sql", include_str!("../../sql/consumer_dedupe.sql")),
         ] {

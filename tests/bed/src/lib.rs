@@ -26,6 +26,7 @@ mod kafka;
 mod kfake;
 pub mod oracle;
 mod os_account;
+pub mod page;
 mod patroni;
 mod port;
 mod postgres;

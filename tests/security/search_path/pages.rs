@@ -10,7 +10,7 @@ use super::Trap;
 
 /// What a statement may fail of here, by the page's name: it was read by then, and the names in it
 /// were looked up.
-const FAILS: [(&str, &str); 14] = [
+const FAILS: [(&str, &str); 15] = [
     // Of PostgreSQL 16 or 17 and later.
     ("high-availability.md", r#"column "synced" does not exist"#),
     ("high-availability.md", r#"column "failover" does not exist"#),
@@ -19,6 +19,7 @@ const FAILS: [(&str, &str); 14] = [
     ("operations.md", r#"replication slot "walpost" already exists"#),
     // The application's role, and another server.
     ("postgresql-upgrade.md", r#"role "app" does not exist"#),
+    ("writing-events.md", r#"role "app" does not exist"#),
     ("postgresql-upgrade.md", "invalid connection string syntax"),
     ("postgresql-upgrade.md", r#"subscription "upgrade" does not exist"#),
     // Its role is there already, and a provider's is in no server of ours.
@@ -51,7 +52,8 @@ impl Trap {
         let pages = files("docs", "md").into_iter().chain(["README.md", "SECURITY.md"].map(at));
         let block = r"(?ms)^ *```sql\n(?<block>.*?)^ *```$|<<'SQL'\n(?<here>.*?)^SQL$";
         let block = Regex::new(block).expect("a pattern");
-        self.execute("CREATE TABLE public.orders (id int PRIMARY KEY, state text)").await;
+        self.execute(include_str!("../../../examples/writers/shop.sql")).await;
+        self.execute("ALTER TABLE public.orders ADD COLUMN state text").await;
         self.execute("CREATE PUBLICATION dbz_publication FOR TABLE public.outbox").await;
         let mut seen = 0;
         for page in pages {
@@ -89,6 +91,32 @@ impl Trap {
     /// All statements of each program, in the order of its source: the first has to see to it that
     /// the others are safe.
     pub(super) async fn programs(&self) {
+        self.consumers().await;
+        self.writers().await;
+    }
+
+    async fn writers(&self) {
+        let mut programs = 0;
+        let directory = at("examples/writers");
+        let kinds = ["rs", "java", "go", "py", "ts"];
+        for file in kinds.into_iter().flat_map(|of| below(&directory, of)) {
+            let source = fs::read_to_string(&file).expect("it is read");
+            let what = file.display().to_string();
+            let mut statements = statements(&source);
+            if source.contains("\"-c search_path=pg_catalog,pg_temp\"") {
+                statements.insert(0, "SET search_path = pg_catalog, pg_temp".to_owned());
+            }
+            let count = statements.len();
+            assert!(count >= 4 || what.contains("sqlalchemy"), "{what}: {statements:#?}");
+            self.execute("TRUNCATE public.orders").await;
+            self.psql(&statements.join(";\n"));
+            self.untouched(&what).await;
+            programs += 1;
+        }
+        assert_eq!(programs, 7, "a program that is not tested");
+    }
+
+    async fn consumers(&self) {
         let mut programs = 0;
         let directory = at("examples/consumers");
         for file in
