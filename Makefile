@@ -14,6 +14,10 @@
 # traces. One set for every target, so that nothing is compiled twice.
 FEATURES = crash-points,traces
 
+# walpost and its test bed: named in each target, so that the client's features add none to their
+# dependencies.
+PROGRAM = --package walpost --package walpost-bed
+
 # The Rust client, with all drivers.
 OUTBOX = --package walpost-outbox --package walpost-outbox-derive
 
@@ -32,7 +36,7 @@ help: ## List the targets
 demo: ## Run the demo: publish orders, kill walpost, check what arrived (DEMO=stay: keep it running)
 	@tests/bed/setup.sh demo
 	@echo "Building walpost with optimisation: several minutes the first time."
-	@cargo build --release --workspace --bin walpost --bin demo
+	@cargo build --release $(PROGRAM) --bin walpost --bin demo
 	@"$${CARGO_TARGET_DIR:-target}/release/demo" $(DEMO)
 
 demo-compose: ## Run the Docker Compose stack with Prometheus and Grafana until Ctrl-C
@@ -47,7 +51,7 @@ setup: ## Install the system packages that building and testing need
 	@tests/bed/setup.sh
 
 test: setup ## Run all tests except the long ones: unit, property, end-to-end, doc tests
-	cargo test --workspace --exclude walpost-outbox --exclude walpost-outbox-derive --features $(FEATURES)
+	cargo test $(PROGRAM) --features $(FEATURES)
 	cargo test $(OUTBOX) --all-features
 
 # Also checks that a default build of walpost contains no crash points.
@@ -57,29 +61,29 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 	@cargo tree --package walpost --edges normal --prefix none | awk '/^walpost / { seen = 1 } \
 	  /^fail / { crash = 1 } END { exit !seen || crash }' || \
 	  { echo "a default build of walpost would contain crash points" >&2; exit 1; }
-	cargo clippy --workspace --exclude walpost-outbox --all-targets --features $(FEATURES) -- -D warnings
+	cargo clippy $(PROGRAM) --all-targets --features $(FEATURES) -- -D warnings
 	cargo clippy $(OUTBOX) --all-targets --all-features -- -D warnings
 	@# Users build without the features of the tests.
 	cargo check --package walpost
 	for feature in derive tokio-postgres sqlx diesel-async opentelemetry tracing; do \
 	  cargo clippy --package walpost-outbox --no-default-features --features $$feature -- -D warnings || exit 1; done
-	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --exclude walpost-outbox --no-deps
+	RUSTDOCFLAGS=-Dwarnings cargo doc $(PROGRAM) --no-deps
 	RUSTDOCFLAGS=-Dwarnings cargo doc --package walpost-outbox --all-features --no-deps
 
 # A quarter of an hour. Prints a table of the outcomes. BED_CATCH_UP_THRESHOLD=1KiB in the
 # environment makes walpost use catch-up reads for small backlogs too.
 faults: setup ## Inject every fault of docs/faults.md (FAULTS=broker: only names that contain it)
-	cargo test --workspace --features $(FEATURES) --test faults -- --include-ignored $(FAULTS)
+	cargo test $(PROGRAM) --features $(FEATURES) --test faults -- --include-ignored $(FAULTS)
 
 # The tests that are marked `#[ignore = "long: make long"]`, each about a minute. The long faults
 # are part of `make faults`.
 long: setup ## Run the long end-to-end and security tests, which `make test` leaves out
-	cargo test --workspace --features $(FEATURES) --test e2e --test security -- --ignored
+	cargo test $(PROGRAM) --features $(FEATURES) --test e2e --test security -- --ignored
 
 # A failing schedule prints the command that replays it.
 SCHEDULES ?= 100000
 simulate: setup ## Simulate random failures of PostgreSQL and Kafka (SCHEDULES=100000)
-	WALPOST_SCHEDULES=$(SCHEDULES) cargo test --workspace --features $(FEATURES) --test simulation
+	WALPOST_SCHEDULES=$(SCHEDULES) cargo test $(PROGRAM) --features $(FEATURES) --test simulation
 
 # Takes seconds per kill. The oracle checks the delivered records after each one.
 KILLS ?= 25
@@ -87,7 +91,7 @@ DELIVERY ?= at-least-once
 PRODUCERS ?=
 soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, DELIVERY=exactly-once, PRODUCERS=3)
 	@# Builds the binaries the way the tests do, so that `make test` shares them.
-	cargo test --workspace --features $(FEATURES) --test faults --test program --no-run
+	cargo test $(PROGRAM) --features $(FEATURES) --test faults --test program --no-run
 	WALPOST_SOAK_DELIVERY=$(DELIVERY) WALPOST_SOAK_PRODUCERS=$(PRODUCERS) \
 	  "$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
 
@@ -100,24 +104,24 @@ fuzz: setup ## Fuzz all decoders and parsers (SECONDS=600, TARGETS="stream json"
 # index. The Rust consumer runs in `make test`.
 consumers: ## Run the example consumers of docs/consumers.md in all four languages
 	@tests/bed/setup.sh consumers
-	cargo test --workspace --features $(FEATURES) --test consumers -- --include-ignored
+	cargo test $(PROGRAM) --features $(FEATURES) --test consumers -- --include-ignored
 
 # The same languages, and TypeScript with its compiler from npm. The Rust writer and the page's SQL
 # run in `make test`.
 writers: ## Run the example writers of docs/writing-events.md in all five languages
 	@tests/bed/setup.sh writers
-	cargo test --workspace --features $(FEATURES) --test writers -- --include-ignored
+	cargo test $(PROGRAM) --features $(FEATURES) --test writers -- --include-ignored
 
 # Go (1.26 or later) with the library that has the brokers, from Go's proxy. The brokers are kfake of
 # franz-go, in memory.
 other-kafka: ## Run walpost against brokers that are not Apache Kafka
 	@tests/bed/setup.sh other-kafka
-	cargo test --workspace --features $(FEATURES) --test compatibility -- --ignored
+	cargo test $(PROGRAM) --features $(FEATURES) --test compatibility -- --ignored
 
 # Patroni from Python's index, etcd from Debian. Prints each change of the leader and what walpost did.
 patroni: ## Run walpost with PostgreSQL under Patroni: switchovers, and kills of the leader
 	@tests/bed/setup.sh patroni
-	cargo test --workspace --features $(FEATURES) --test patroni -- --ignored --nocapture
+	cargo test $(PROGRAM) --features $(FEATURES) --test patroni -- --ignored --nocapture
 
 debezium: setup ## Check a real Debezium against the recorded corpus, and hand over its slot
 	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1
@@ -132,7 +136,7 @@ alerts: ## Unit-test the alert rules with promtool
 # and of the pages.
 AWAY ?= 120s
 monitoring: alerts ## Check alerts, dashboard and queries in a real Prometheus (AWAY=120s)
-	WALPOST_AWAY=$(AWAY) cargo test --workspace --features $(FEATURES) --test monitoring -- --include-ignored --nocapture
+	WALPOST_AWAY=$(AWAY) cargo test $(PROGRAM) --features $(FEATURES) --test monitoring -- --include-ignored --nocapture
 
 ##@ Benchmark
 
@@ -168,7 +172,7 @@ bench-instructions: ## Count instructions per event inside walpost, with callgri
 
 docs: ## Regenerate the pages that are made from the code
 	WALPOST_DOCS=write cargo test --features $(FEATURES) --lib the_metrics_page
-	WALPOST_DOCS=write cargo test --workspace --features $(FEATURES) --test docs -- reference
+	WALPOST_DOCS=write cargo test $(PROGRAM) --features $(FEATURES) --test docs -- reference
 
 # The first run builds mdBook, which takes minutes.
 book: ## Build the documentation as a book in target/book/docs

@@ -14,6 +14,7 @@ mod fixture;
 mod latency;
 mod memory;
 mod other_writes;
+mod publishing;
 mod report;
 mod rows;
 mod scale;
@@ -53,6 +54,8 @@ enum Part {
     Size,
     /// What an outbox costs who writes it.
     Writers,
+    /// What the ways to write an event add to a transaction's latency, over a network.
+    Publishing,
     /// A backlog shared among several slots by row filters, against one slot.
     Scale,
     /// Many databases of one server with a walpost for each, idle and at 10 rows a second each.
@@ -60,6 +63,10 @@ enum Part {
 }
 
 impl Part {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     /// Whether it can be measured under conditions other than the default.
     fn has_conditions(self) -> bool {
         matches!(self, Self::DrainRows | Self::DrainOne | Self::Latency)
@@ -150,19 +157,17 @@ impl Plan {
         if self.source.is_some() && self.conditions.need_own_servers() {
             return Err("--round-trip, --brokers and --matrix need servers of the bench's own: leave --source out".into());
         }
-        if self.source.is_some() && self.parts.contains(&Part::Databases) {
-            return Err(
-                "databases is measured on servers of the bench's own: leave --source out".into()
-            );
-        }
-        if self.source.is_some() && self.parts.contains(&Part::Rows) {
-            return Err("rows is measured on servers of the bench's own: leave --source out".into());
+        for part in [Part::Databases, Part::Rows, Part::Publishing] {
+            if self.source.is_some() && self.parts.contains(&part) {
+                return Err(format!(
+                    "{} is measured on servers of the bench's own: leave --source out",
+                    part.name()
+                ));
+            }
         }
         let without = self.parts.iter().find(|part| !part.has_conditions());
         if let (Some(part), true) = (without, self.conditions.are_given()) {
-            let name = part
-                .to_possible_value()
-                .map_or_else(String::new, |value| value.get_name().to_owned());
+            let name = part.name();
             return Err(format!(
                 "{name} is measured under the default conditions: name other parts, or leave the conditions out"
             ));
@@ -259,6 +264,9 @@ async fn measure(plan: &Plan, report: &mut Report) {
     }
     if plan.has(Part::Writers) {
         writers::bench(&Fixture::new(plan).await, plan, report).await;
+    }
+    if plan.has(Part::Publishing) && plan.source.is_none() {
+        publishing::bench(plan, report).await;
     }
     // It makes databases: on a server of its own alone.
     if plan.has(Part::Databases) && plan.source.is_none() {

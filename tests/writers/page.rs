@@ -25,7 +25,14 @@ const QUOTED: [(&str, &[&str]); 5] = [
         ],
     ),
     ("typescript", &[include_str!("../../examples/writers/typescript/writer.ts")]),
-    ("rust", &[include_str!("../../examples/writers/rust/main.rs")]),
+    (
+        "rust",
+        &[
+            include_str!("../../examples/writers/rust/main.rs"),
+            // Compiled as one of the crate's doc tests.
+            include_str!("../../clients/rust/README.md"),
+        ],
+    ),
 ];
 
 #[test]
