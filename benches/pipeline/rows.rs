@@ -31,6 +31,7 @@ pub(crate) async fn bench(plan: &Plan, report: &mut Report) {
         report.add(PART, "streaming", "drain", "rows/s", rate(plan.rows) / streaming);
         backlog.leave_rows(&fixture).await;
         let topic = format!("walpost-bench-rows-{round}");
+        fixture.servers.create_topic(&topic, 3).await;
         let init = ["--apply", "--existing-rows"];
         let seconds = run(&fixture, "init", &topic, &init, plan.rows, report).await;
         report.add(PART, "init", "rate ÷ streaming", "", streaming / seconds);
