@@ -12,6 +12,11 @@
 {{- end }}
 {{- end }}
 
+{{- /* A CronJob's name has 52 characters at most. */}}
+{{- define "walpost.prune" -}}
+{{- printf "%s-prune" (include "walpost.fullname" . | trunc 46 | trimSuffix "-") }}
+{{- end }}
+
 {{- define "walpost.selector" -}}
 app.kubernetes.io/name: {{ include "walpost.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
