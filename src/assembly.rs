@@ -20,8 +20,8 @@ use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, Needs, Outbox, OutboxConfig, Role};
 use crate::record::debezium::{self, Debezium};
 use crate::record::{
-    HeaderSet, KeyTemplate, Placement, Profile, RecordConfig, Rewrite, RewriteError, Router,
-    Target, TemplateError, TimestampSource, TopicTemplate, TopicsAllowed,
+    HeaderSet, KeyTemplate, Placement, Policy, Profile, RecordConfig, Rewrite, RewriteError,
+    Router, Target, TemplateError, TimestampSource, TopicTemplate, TopicsAllowed,
 };
 use crate::relay::core::Core;
 use crate::relay::{
@@ -107,23 +107,30 @@ fn relay_from<P: Source>(
     Ok((relay, handle))
 }
 
+/// What the configuration contributes to which transactions have events.
+pub(crate) fn layout(config: &Config) -> String {
+    let outbox = &config.outbox;
+    format!(
+        "{:?} {:?} {:?} {}",
+        outbox.tables,
+        outbox.message_prefix,
+        outbox.plain_message_prefix,
+        config.source.publication
+    )
+}
+
 fn state_settings(
     config: &Config,
     topic: &str,
     kafka: &KafkaConfig,
     rows: Option<UnfinishedRows>,
 ) -> StateSettings {
-    let (outbox, delivery) = (&config.outbox, &config.delivery);
+    let delivery = &config.delivery;
     StateSettings {
         delivery_id: config.delivery.id.clone(),
         topic: topic.to_owned(),
-        layout: format!(
-            "{:?} {:?} {:?} {}",
-            outbox.tables,
-            outbox.message_prefix,
-            outbox.plain_message_prefix,
-            config.source.publication
-        ),
+        layout: layout(config),
+        skips: config.poison.include(Policy::Skip),
         required: rows.is_some() || delivery.requires_state(),
         rows,
         commits: CommitLimits {

@@ -107,11 +107,11 @@ Examples:
 
 pub(super) const PRUNE_ACTS: &str = "\
 Deletes rows that are older than --older-than and proved to be delivered: by the state topic, and by
-what every logical slot of the database has confirmed. Nothing is deleted while no `walpost run` is
-at work, or on a server whose history is not that of the state topic. Rows from before the slot are
-kept, unless they were published too (`init --existing-rows`, `recover`). Reads the table once, by its
-pages: no index is needed. Needs SELECT and DELETE on the table, and to read the state topic; it
-disturbs no other walpost, and can be interrupted and run again.";
+what every logical slot of the database has confirmed. Nothing is deleted on a server that was started
+since `walpost run` has compared it with the state topic, or with another publication or configuration
+of the outbox than its. Rows from before the slot are kept, unless they were published too
+(`init --existing-rows`, `recover --all`). Reads the table once, and needs no index. Needs SELECT and
+DELETE on the table, and to read the state topic; it disturbs no other walpost, and can be interrupted and run again.";
 
 pub(super) const RECOVER_EXAMPLES: &str = "\
 Examples:

@@ -40,7 +40,7 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
                 PruneError::Standby
                 | PruneError::State { .. }
                 | PruneError::Unproved(_)
-                | PruneError::Skips(_)
+                | PruneError::Skips
                 | PruneError::NotArchived { .. }
                 | PruneError::Database { .. } => Exit::Failure,
             }
@@ -53,8 +53,8 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
         return Err(PruneError::NoTables);
     }
     let topic = config.delivery.state_topic.as_deref().ok_or(PruneError::NoStateTopic)?;
-    if skips(config) && !arguments.include_skipped {
-        return Err(PruneError::Skips("by a policy, poison.*"));
+    if config.poison.include(Policy::Skip) && !arguments.include_skipped {
+        return Err(PruneError::Skips);
     }
     let setup = |error: String| SourceError::Setup(error);
     let environment = Environment::of_process();
@@ -64,15 +64,19 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     let names = assembly::columns(config, &profile);
     let control = source::control(&conninfo, NAME).await.map_err(SourceError::from)?;
     let client = &control.client;
-    let proof = Proof::read(
+    let source =
+        assembly::source(config, &environment).map_err(|error| setup(error.to_string()))?;
+    let (proof, published) = Proof::read(
         client,
         Wanted {
             kafka: &assembly::kafka(config),
             topic,
             delivery_id: &config.delivery.id,
-            slot: &config.source.slot,
+            layout: &assembly::layout(config),
+            source: &source,
             ignored: &arguments.ignore_slot,
             skipped_too: arguments.include_skipped,
+            before_slot_too: arguments.include_before_slot,
         },
     )
     .await?;
@@ -83,6 +87,15 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
         let columns = (&names, arguments.time_column.as_deref());
         tables.push(PrunedTable::read(client, name, &config.source.publication, columns).await?);
     }
+    if let Some(archive) = &arguments.archive_to
+        && published.iter().any(|table| archive.names(&table.relation))
+    {
+        return Err(PruneError::Table {
+            table: archive.clone(),
+            problem: "an outbox cannot be the archive: its rows would be published again"
+                .to_owned(),
+        });
+    }
     if arguments.dry_run {
         for table in &tables {
             let notice = || complain(&format!("still counting the rows of {}", table.name));
@@ -92,11 +105,6 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
         return Ok(Exit::Ok);
     }
     delete(config, arguments, (client, &proof, &before), &tables).await
-}
-
-/// Whether a policy lets events be skipped.
-fn skips(config: &Config) -> bool {
-    config.poison.include(Policy::Skip)
 }
 
 /// The time that lies this long ago, by the server's clock.

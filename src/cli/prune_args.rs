@@ -32,7 +32,7 @@ pub struct PruneArguments {
     /// created_at]
     #[arg(long, value_name = "COLUMN")]
     pub time_column: Option<String>,
-    /// About how many rows to delete in a transaction
+    /// How many rows to delete in a transaction at most
     #[arg(long, value_name = "ROWS", default_value = "2000", value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: u64,
     /// The pause after each transaction
@@ -47,6 +47,10 @@ pub struct PruneArguments {
     /// Do not wait for the consumer of this replication slot, which needs no rows. Can be repeated
     #[arg(long, value_name = "SLOT")]
     pub ignore_slot: Vec<String>,
+    /// Delete rows from before the slot too, and from before the last change of publication or outbox
+    /// configuration, of which nothing proves that they are delivered
+    #[arg(long)]
+    pub include_before_slot: bool,
     /// Delete the rows of skipped events too, of which nothing else is left
     #[arg(long)]
     pub include_skipped: bool,

@@ -38,10 +38,11 @@ pub(crate) enum PruneError {
     Unproved(Unproved),
     /// Skipped events have no record.
     #[error(
-        "events are skipped ({0}), and their rows are all that is left of them: `walpost prune` \
-         cannot tell them from others. Keep the rows, or delete them too with --include-skipped"
+        "events may have been skipped, by a policy (poison.*) or by `walpost skip`, and their rows are all \
+         that is left of them: `walpost prune` cannot tell them from others. Keep the rows, or delete them \
+         too with --include-skipped"
     )]
-    Skips(&'static str),
+    Skips,
     /// A table lacks something.
     #[error("{table}: {problem}")]
     Table {
@@ -85,10 +86,21 @@ pub(crate) enum Unproved {
     #[error("replication slot \"{0}\" is lost: see the runbook on lost slots")]
     LostSlot(String),
     #[error(
-        "no walpost is at work with replication slot \"{0}\", and only a working one has compared this \
-         server with the state topic: start `walpost run`"
+        "`walpost run` has not compared this server with the state topic since it was started: it does when \
+         it connects, and notes that with the next position that it writes"
     )]
-    NotRunning(String),
+    NotCompared,
+    #[error(
+        "the slot is confirmed up to {confirmed}, and the state topic knows only of {acked}: the slot was \
+         made again, or advanced by another client; see what `walpost run` says"
+    )]
+    SlotAhead { confirmed: Lsn, acked: Lsn },
+    #[error(
+        "the publication or the outbox's configuration (outbox.*, source.publication) is not that with \
+         which `walpost run` has published: use its configuration; after a change, wait until it has \
+         written its next position"
+    )]
+    OtherLayout,
     #[error(
         "state topic {topic} has no position for this slot, server and delivery.id: `walpost run` writes \
          it"

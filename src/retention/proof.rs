@@ -1,30 +1,26 @@
 //! Which rows are proved to be delivered.
 //!
 //! A bookmark of the state topic says that every row of a transaction below it is delivered, of those
-//! from a transaction on (`state::delivered`). It holds for the history that this server has:
+//! from a transaction on (`state::delivered`). It holds for the history and the tables that the state
+//! is about:
 //!
-//! - Every logical slot of the database has confirmed the bookmark's position. walpost confirms only
-//!   what is acknowledged, and other consumers may need the rows too. A restored server has the slot
-//!   of the time to which it was restored, so newer bookmarks do not count there.
-//! - A walpost is at work with the slot: it has compared the server with the state topic, and would
-//!   have ended otherwise.
+//! - The server runs since `walpost run` has compared its history with the state. A restored server was
+//!   started since.
 //! - The timeline is the one from which was published last.
+//! - The slot has confirmed no more than the state has: otherwise it is another one, or was advanced.
+//! - Every logical slot of the database has confirmed the bookmark's position: other consumers may need
+//!   the rows too.
+//! - Publication and configuration of the outbox are those of the state. Rows of a table that was added
+//!   may have been written before, and a publication that was changed may not have sent them.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
+use std::sync::Arc;
 
 use super::error::{PruneError, Unproved};
 use crate::lsn::Lsn;
+use crate::outbox::FoundTable;
 use crate::sink::KafkaConfig;
-use crate::source::{ConfirmedSlots, SqlClient};
+use crate::source::{self, ConfirmedSlots, SourceConfig, SqlClient};
 use crate::state::{Delivered, State, StateFailure, StateKey, read_newest};
-
-/// How long a walpost may be away that starts again, or connects again.
-const AT_WORK_LIMIT: Duration = Duration::from_secs(10);
-
-/// How often it is looked for.
-const AT_WORK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Whose rows.
 #[derive(Clone)]
@@ -34,11 +30,15 @@ pub(crate) struct Wanted<'a> {
     pub(crate) topic: &'a str,
     /// `delivery.id`.
     pub(crate) delivery_id: &'a str,
-    pub(crate) slot: &'a str,
+    /// What the configuration contributes to the state's layout.
+    pub(crate) layout: &'a str,
+    pub(crate) source: &'a SourceConfig,
     /// Slots whose consumers need no rows.
     pub(crate) ignored: &'a [String],
     /// Whether the rows of skipped events may be deleted.
     pub(crate) skipped_too: bool,
+    /// Whether rows from before the slot may be deleted.
+    pub(crate) before_slot_too: bool,
 }
 
 /// Rows of transactions from `from` on, and below `below`, are delivered.
@@ -55,14 +55,20 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// Reads it from server and brokers. Changes nothing, and does not disturb the walpost at work.
-    pub(crate) async fn read(client: &SqlClient, wanted: Wanted<'_>) -> Result<Self, PruneError> {
-        let slots = ConfirmedSlots::read(client, wanted.slot).await?.ok_or(PruneError::Standby)?;
+    /// Reads it from server and brokers, with the published tables. Changes nothing, and does not disturb
+    /// a walpost at work.
+    pub(crate) async fn read(
+        client: &Arc<SqlClient>,
+        wanted: Wanted<'_>,
+    ) -> Result<(Self, Vec<FoundTable>), PruneError> {
+        let slot = &wanted.source.slot;
+        // Before the state: walpost writes it before it confirms.
+        let server = ConfirmedSlots::read(client).await?.ok_or(PruneError::Standby)?;
         let key = StateKey {
             delivery_id: wanted.delivery_id.to_owned(),
-            system_identifier: slots.system_identifier.clone(),
-            database_oid: slots.database_oid,
-            slot: wanted.slot.to_owned(),
+            system_identifier: server.system_identifier.clone(),
+            database_oid: server.database_oid,
+            slot: slot.clone(),
         };
         let (kafka, topic) = (wanted.kafka.clone(), wanted.topic.to_owned());
         let read = tokio::task::spawn_blocking(move || read_newest(&kafka, &topic, &key)).await;
@@ -70,21 +76,17 @@ impl Proof {
         let read = read.map_err(|error| failed(StateFailure::Unavailable(error.to_string())))?;
         let no_position = || Unproved::NoPosition { topic: wanted.topic.to_owned() };
         let state = read.map_err(failed)?.ok_or_else(|| PruneError::Unproved(no_position()))?;
-        if !state.skipped.is_empty() && !wanted.skipped_too {
-            return Err(PruneError::Skips("by `walpost skip`"));
+        if (state.skips || !state.skipped.is_empty()) && !wanted.skipped_too {
+            return Err(PruneError::Skips);
         }
-        let deadline = Instant::now() + AT_WORK_LIMIT;
-        loop {
-            // What was read from the brokers is older than what the slots have confirmed now.
-            let slots = ConfirmedSlots::read(client, wanted.slot).await?;
-            let slots = slots.ok_or(PruneError::Standby)?;
-            match proof(&slots, &state, wanted.slot, wanted.ignored) {
-                Err(Unproved::NotRunning(_)) if Instant::now() < deadline => {
-                    sleep(AT_WORK_INTERVAL).await;
-                }
-                proof => return proof.map_err(PruneError::Unproved),
-            }
-        }
+        let later = ConfirmedSlots::read(client).await?.ok_or(PruneError::Standby)?;
+        let server = ConfirmedSlots { slots: server.slots, ..later };
+        let (fingerprint, tables) = source::published(client, wanted.source).await?;
+        let layout = fingerprint.digest(wanted.layout);
+        let proof = proof(&server, &state, slot, (&layout, wanted.ignored));
+        let proof = proof.map_err(PruneError::Unproved)?;
+        let from = if wanted.before_slot_too { 0 } else { proof.from };
+        Ok((Self { from, ..proof }, tables))
     }
 }
 
@@ -92,15 +94,12 @@ fn proof(
     server: &ConfirmedSlots,
     state: &State,
     slot: &str,
-    ignored: &[String],
+    (layout, ignored): (&str, &[String]),
 ) -> Result<Proof, Unproved> {
     let own = server.slots.iter().find(|found| found.name == slot);
     let own = own.ok_or_else(|| Unproved::NoSlot(slot.to_owned()))?;
     if own.is_lost {
         return Err(Unproved::LostSlot(slot.to_owned()));
-    }
-    if !server.is_in_use {
-        return Err(Unproved::NotRunning(slot.to_owned()));
     }
     if state.rows.is_some() {
         return Err(Unproved::UnfinishedRows);
@@ -111,6 +110,16 @@ fn proof(
     }
     if state.acked_upto > server.end {
         return Err(Unproved::OtherHistory { acked: state.acked_upto, end: server.end });
+    }
+    if state.server_started != server.server_started {
+        return Err(Unproved::NotCompared);
+    }
+    let own = own.confirmed.unwrap_or_default();
+    if own > state.acked_upto {
+        return Err(Unproved::SlotAhead { confirmed: own, acked: state.acked_upto });
+    }
+    if state.layout != layout {
+        return Err(Unproved::OtherLayout);
     }
     let delivered = state.delivered.as_ref().ok_or(Unproved::NoBookmark)?;
     let newest = delivered.bookmarks.first().ok_or(Unproved::NoBookmark)?;
@@ -142,7 +151,6 @@ mod tests {
             name: name.to_owned(),
             confirmed: (confirmed > 0).then(|| Lsn::new(confirmed)),
             is_lost: false,
-            is_active: true,
         }
     }
 
@@ -152,8 +160,8 @@ mod tests {
             database_oid: 5,
             timeline: 2,
             end: Lsn::new(1000),
+            server_started: 5,
             slots,
-            is_in_use: true,
         }
     }
 
@@ -174,13 +182,15 @@ mod tests {
             }),
             rows: None,
             rows_upto: Lsn::ZERO,
-            layout: String::new(),
+            server_started: 5,
+            skips: false,
+            layout: "l".to_owned(),
             at_ms: 0,
         }
     }
 
     fn below(server: &ConfirmedSlots, state: &State, ignored: &[String]) -> Result<u64, Unproved> {
-        proof(server, state, "own", ignored).map(|proof| proof.below)
+        proof(server, state, "own", ("l", ignored)).map(|proof| proof.below)
     }
 
     #[test]
@@ -212,11 +222,13 @@ mod tests {
         assert_eq!(proved, Ok(800));
         let cases = [
             (server(Vec::new()), state(), Unproved::NoSlot("own".to_owned())),
+            (ConfirmedSlots { server_started: 6, ..server(own()) }, state(), Unproved::NotCompared),
             (
-                ConfirmedSlots { is_in_use: false, ..server(own()) },
+                server(vec![slot("own", 901)]),
                 state(),
-                Unproved::NotRunning("own".to_owned()),
+                Unproved::SlotAhead { confirmed: Lsn::new(901), acked: Lsn::new(900) },
             ),
+            (server(own()), State { layout: "m".to_owned(), ..state() }, Unproved::OtherLayout),
             (
                 ConfirmedSlots { timeline: 3, ..server(own()) },
                 state(),

@@ -29,7 +29,7 @@ const LAG_INTERVAL: Duration = Duration::from_secs(1);
 /// When to stop, and how much to do at once.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// About how many rows a transaction deletes.
+    /// How many rows a transaction deletes at most.
     pub(crate) batch: u64,
     /// The pause after each transaction.
     pub(crate) pause: Duration,
@@ -100,45 +100,51 @@ impl<'a> Prune<'a> {
         table: &PrunedTable,
         mut report: impl FnMut(&Pruned) -> bool,
     ) -> Result<Pruned, PruneError> {
-        let mut pages = Vec::with_capacity(table.leaves.len());
-        for leaf in &table.leaves {
-            pages.push(pages_of(self.client, leaf).await?);
-        }
-        let mut pruned = Pruned { pages: (0, pages.iter().sum()), ..Pruned::default() };
-        let mut pause_due = false;
-        for (leaf, pages) in table.leaves.iter().zip(pages) {
-            let (mut at, mut step, mut timeouts) = (0, PAGES_FIRST, 0);
-            while at < pages {
-                if pause_due && !self.limits.pause.is_zero() {
-                    tokio::time::sleep(self.limits.pause).await;
+        let pages = pages_of(self.client, &table.name).await?;
+        let mut pruned = Pruned { pages: (0, pages), ..Pruned::default() };
+        let (mut at, mut step, mut timeouts) = (0, PAGES_FIRST, 0);
+        while at < pages {
+            pruned.stopped = self.stopped(&table.name).await?;
+            if pruned.stopped.is_some() {
+                break;
+            }
+            let end = (at + step).min(pages);
+            match self.delete(table, at, end).await? {
+                // There may be more of them.
+                Some(rows) if rows >= self.limits.batch => {
+                    pruned.rows += rows;
+                    timeouts = 0;
+                    step = (end - at).div_ceil(2);
                 }
-                pruned.stopped = self.stopped(&table.name).await?;
-                if pruned.stopped.is_some() {
-                    return Ok(pruned);
+                Some(rows) => {
+                    pruned.rows += rows;
+                    timeouts = 0;
+                    pruned.pages.0 = end;
+                    at = end;
+                    step = next_step(step, rows, self.limits.batch);
                 }
-                let end = (at + step).min(pages);
-                match self.delete(table, leaf, at, end).await? {
-                    Some(rows) => {
-                        timeouts = 0;
-                        pruned.rows += rows;
-                        pause_due = rows > 0;
-                        step = next_step(step, rows, self.limits.batch);
-                    }
-                    None if timeouts + 1 >= LOCK_TIMEOUTS_MAX => {
-                        pruned.stopped = Some(Stopped::Locks);
-                        return Ok(pruned);
-                    }
-                    None => {
-                        timeouts += 1;
-                        pruned.locked_pages += end - at;
-                    }
+                None if timeouts + 1 >= LOCK_TIMEOUTS_MAX => {
+                    pruned.stopped = Some(Stopped::Locks);
+                    break;
                 }
-                pruned.pages.0 += end - at;
-                at = end;
-                if !report(&pruned) {
-                    pruned.stopped = Some(Stopped::Signal);
-                    return Ok(pruned);
+                // The other rows of these pages are not locked.
+                None if end - at > 1 => {
+                    timeouts += 1;
+                    step = (end - at).div_ceil(8);
                 }
+                None => {
+                    timeouts += 1;
+                    pruned.locked_pages += 1;
+                    pruned.pages.0 = end;
+                    at = end;
+                }
+            }
+            if !report(&pruned) {
+                pruned.stopped = Some(Stopped::Signal);
+                break;
+            }
+            if at < pages && !self.limits.pause.is_zero() {
+                tokio::time::sleep(self.limits.pause).await;
             }
         }
         Ok(pruned)
@@ -164,19 +170,25 @@ impl<'a> Prune<'a> {
         Ok((lag > self.limits.lag_bytes).then_some(Stopped::Lag(lag)))
     }
 
-    /// Deletes rows of some pages; `None`: another session had one of them locked for too long.
+    /// Deletes rows of some pages, at most a batch; `None`: another session had one of them locked for
+    /// too long.
     async fn delete(
         &self,
         table: &PrunedTable,
-        leaf: &TableName,
         first: u64,
         end: u64,
     ) -> Result<Option<u64>, PruneError> {
         let is_deletable = table.is_deletable(self.proof, self.before);
         // Read by pages (<https://www.postgresql.org/docs/14/release-14.html>: TID range scans).
+        let (name, batch) = (&table.name, self.limits.batch);
+        // The condition again: a row may have changed since it was chosen.
         let delete = format!(
-            "DELETE FROM ONLY {leaf} AS o
-              WHERE o.ctid >= '({first},0)'::pg_catalog.tid AND o.ctid < '({end},0)'::pg_catalog.tid
+            "DELETE FROM ONLY {name} AS o
+              WHERE o.ctid = ANY (ARRAY(
+                        SELECT o.ctid FROM ONLY {name} AS o
+                         WHERE o.ctid >= '({first},0)'::pg_catalog.tid
+                           AND o.ctid < '({end},0)'::pg_catalog.tid AND {is_deletable}
+                         LIMIT {batch}))
                 AND {is_deletable}"
         );
         let deleted = match self.archive {

@@ -18,18 +18,11 @@ const TABLE: &str = "
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
 
-/// Those of a partition may lie in another order.
+/// Columns, and whether they have times, with or without a zone.
 const COLUMNS: &str = "
     SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114, attgenerated <> ''
       FROM pg_catalog.pg_attribute
      WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
-
-/// The tables that have rows.
-const LEAVES: &str = "
-    SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text
-      FROM pg_catalog.pg_partition_tree($1) t JOIN pg_catalog.pg_class c ON c.oid = t.relid
-      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-     WHERE t.isleaf AND c.relkind = 'r' ORDER BY 1, 2";
 
 /// The publication's condition on the rows (PostgreSQL 15 and later).
 const ROW_FILTER: &str = "
@@ -37,18 +30,23 @@ const ROW_FILTER: &str = "
      WHERE pubname::pg_catalog.text = $1 AND schemaname::pg_catalog.text = $2
        AND tablename::pg_catalog.text = $3";
 
+/// A time after all others, in milliseconds since 1970: in the year 5138.
+const FOR_EVER_MS: u64 = 100_000_000_000_000;
+
+/// As far as local times may differ from UTC, in milliseconds.
+const ZONES_MS: u64 = 15 * 3_600_000;
+
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PrunedTable {
     /// Its name.
     pub(crate) name: TableName,
-    /// The tables that have its rows: itself, or its partitions.
-    pub(super) leaves: Vec<TableName>,
     /// Those that an INSERT may name.
     pub(super) columns: Vec<String>,
-    is_partitioned: bool,
     /// The time at which a row was written, with its zone.
     written: String,
+    /// Whether that is without a zone: local times seem to be later than they are, or earlier.
+    is_without_zone: bool,
     /// What the publication sends.
     filter: String,
 }
@@ -88,6 +86,12 @@ impl PrunedTable {
             row.try_get(4).map_err(&failed)?,
         );
         let version: i32 = row.try_get(5).map_err(&failed)?;
+        if kind != "r" {
+            return Err(problem(
+                "rows of a partitioned table are not deleted one by one: drop its partitions"
+                    .to_owned(),
+            ));
+        }
         if !reads || !deletes {
             return Err(problem(format!(
                 "this user may not read and delete rows: GRANT SELECT, DELETE ON {name} TO it, or connect \
@@ -109,42 +113,33 @@ impl PrunedTable {
             rows.collect::<Result<_, tokio_postgres::Error>>().map_err(&failed)?;
         let time = |wanted: &str| {
             let found = columns.iter().find(|(column, is_time, ..)| column == wanted && *is_time);
-            found.map(|(column, _, is_without_zone, _)| in_utc(column, *is_without_zone))
+            found.map(|(column, _, is_without_zone, _)| {
+                (in_utc(column, *is_without_zone), *is_without_zone)
+            })
         };
         let written = match time_column {
             Some(wanted) => time(wanted),
             None => names.looked_for(Role::Timestamp).find_map(time).or_else(|| time(TIME_COLUMN)),
         };
-        let written = written.ok_or_else(|| {
+        let (written, is_without_zone) = written.ok_or_else(|| {
             let wanted = time_column.unwrap_or(TIME_COLUMN);
             problem(format!("it has no column {wanted} with a time: name one with --time-column"))
         })?;
         let parameters: [&(dyn ToSql + Sync); 3] = [&publication, &name.schema, &name.name];
         let filter = if version >= 150_000 {
             let row = client.query_opt(ROW_FILTER, &parameters).await.map_err(&failed)?;
-            row.map(|row| row.try_get::<_, Option<String>>(0)).transpose().map_err(&failed)?
+            let row = row.ok_or_else(|| problem(format!("publication {publication} lacks it")))?;
+            row.try_get::<_, Option<String>>(0).map_err(&failed)?
         } else {
             None
-        };
-        let is_partitioned = kind == "p";
-        let leaves = if is_partitioned {
-            let rows = client.query(LEAVES, &[&oid]).await.map_err(&failed)?;
-            let leaf = |row: &tokio_postgres::Row| {
-                Ok(TableName { schema: row.try_get(0)?, name: row.try_get(1)? })
-            };
-            let leaves: Result<_, tokio_postgres::Error> = rows.iter().map(leaf).collect();
-            leaves.map_err(&failed)?
-        } else {
-            vec![name.clone()]
         };
         let insertable = columns.into_iter().filter(|(.., is_generated)| !is_generated);
         Ok(Self {
             name: name.clone(),
-            leaves,
             columns: insertable.map(|(column, ..)| column).collect(),
-            is_partitioned,
             written,
-            filter: filter.flatten().unwrap_or_else(|| "true".to_owned()),
+            is_without_zone,
+            filter: filter.unwrap_or_else(|| "true".to_owned()),
         })
     }
 
@@ -165,9 +160,15 @@ impl PrunedTable {
         if *from == 0 {
             return "false".to_owned();
         }
-        let written = &self.written;
+        let Self { written, is_without_zone, .. } = self;
+        // Without a known time everything is from before.
+        let until_ms = match from_ms {
+            0 => FOR_EVER_MS,
+            ms if *is_without_zone => ms + ZONES_MS,
+            ms => *ms,
+        };
         format!(
-            "(({XID}) < {from} OR coalesce({written} < pg_catalog.to_timestamp({from_ms} / 1000.0), true))"
+            "(({XID}) < {from} OR coalesce({written} < pg_catalog.to_timestamp({until_ms} / 1000.0), true))"
         )
     }
 
@@ -180,14 +181,13 @@ impl PrunedTable {
     ) -> Result<Counted, PruneError> {
         let failed = database(&self.name, "counting the rows");
         let Self { name, filter, .. } = self;
-        let only = if self.is_partitioned { "" } else { "ONLY " };
         let (is_old, is_delivered, is_from_before) =
             (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
         let sql = format!(
             "SELECT CASE WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
                          WHEN {is_from_before} THEN 3 WHEN {is_delivered} THEN 0 ELSE 2 END,
                     pg_catalog.count(*)
-               FROM {only}{name} AS o GROUP BY 1"
+               FROM ONLY {name} AS o GROUP BY 1"
         );
         let mut counts = [0; 5];
         for row in client.query(&sql, &[]).await.map_err(&failed)? {

@@ -195,6 +195,9 @@ impl Positions {
             delivered: former.and_then(|state| state.delivered.clone()),
             rows: None,
             rows_upto: former.map(|state| state.rows_upto).unwrap_or_default(),
+            // This command compares nothing.
+            server_started: 0,
+            skips: former.is_some_and(|state| state.skips),
             layout: former.map(|state| state.layout.clone()).unwrap_or_default(),
             at_ms: crate::state::unix_ms(),
         }

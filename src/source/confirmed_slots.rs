@@ -1,11 +1,17 @@
-//! How far the logical slots of a database are confirmed, and whether a walpost is at work with its
-//! own: for what deletes rows, which needs no right on any slot.
+//! How far the logical slots of a database are confirmed, and what its publication sends: for what
+//! deletes rows, which needs no right on any slot.
+
+use std::sync::Arc;
 
 use tokio_postgres::Client;
 
-use super::advisory_lock::LockClass;
+use super::connection::connect::SqlClient;
+use super::connection::instance::Instance;
 use super::error::SourceError;
+use super::publication_guard::Catalogs;
+use super::{PublicationFingerprint, SourceConfig};
 use crate::lsn::Lsn;
+use crate::outbox::FoundTable;
 
 /// The server. Its timeline is the one of the WAL that it writes
 /// (<https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADMIN-BACKUP>).
@@ -18,7 +24,7 @@ const SERVER: &str = "
 /// Temporary slots end with their sessions, and nobody continues at their positions.
 const SLOTS: &str = "
     SELECT slot_name::pg_catalog.text, confirmed_flush_lsn::pg_catalog.text,
-           coalesce(wal_status = 'lost', false), active
+           coalesce(wal_status = 'lost', false)
       FROM pg_catalog.pg_replication_slots
      WHERE slot_type = 'logical' AND NOT temporary
        AND database::pg_catalog.text = pg_catalog.current_database()::pg_catalog.text
@@ -33,8 +39,6 @@ pub(crate) struct ConfirmedSlot {
     pub(crate) confirmed: Option<Lsn>,
     /// Whether the server has removed WAL that it needs: nobody reads it any more.
     pub(crate) is_lost: bool,
-    /// Whether a client streams from it.
-    pub(crate) is_active: bool,
 }
 
 /// The slots of a database.
@@ -48,15 +52,28 @@ pub(crate) struct ConfirmedSlots {
     pub(crate) timeline: u32,
     /// The end of its WAL.
     pub(crate) end: Lsn,
+    /// When its postmaster was started, in microseconds since 1970.
+    pub(crate) server_started: i64,
     /// By name.
     pub(crate) slots: Vec<ConfirmedSlot>,
-    /// Whether a walpost, or another client, uses the slot that was asked for.
-    pub(crate) is_in_use: bool,
+}
+
+/// The publication, and its tables among the configured ones; an error if one is missing.
+pub(crate) async fn published(
+    client: &Arc<SqlClient>,
+    config: &SourceConfig,
+) -> Result<(PublicationFingerprint, Vec<FoundTable>), SourceError> {
+    let failed = |error| SourceError::query("asking for the server's version", &error);
+    let sql = "SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4";
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    let version = row.try_get(0).map_err(failed)?;
+    let (catalogs, check) = Catalogs::checked(Arc::clone(client), version, config).await?;
+    Ok((check.fingerprint, catalogs.published_tables().await?))
 }
 
 impl ConfirmedSlots {
-    /// Reads them, and who uses `slot`. `None`: the server is a standby.
-    pub(crate) async fn read(client: &Client, slot: &str) -> Result<Option<Self>, SourceError> {
+    /// Reads them. `None`: the server is a standby.
+    pub(crate) async fn read(client: &Client) -> Result<Option<Self>, SourceError> {
         let failed = |error| SourceError::query("looking at the replication slots", &error);
         let row = client.query_one("SELECT pg_catalog.pg_is_in_recovery()", &[]).await;
         if row.and_then(|row| row.try_get(0)).map_err(failed)? {
@@ -71,8 +88,8 @@ impl ConfirmedSlots {
             database_oid: row.try_get(1).map_err(failed)?,
             timeline: u32::from_str_radix(&timeline, 16).map_err(|_| unreadable())?,
             end: end.parse().map_err(|_| unreadable())?,
+            server_started: Instance::of(client).await?.postmaster_start,
             slots: Vec::new(),
-            is_in_use: false,
         };
         for row in client.query(SLOTS, &[]).await.map_err(failed)? {
             let confirmed: Option<String> = row.try_get(1).map_err(failed)?;
@@ -80,18 +97,8 @@ impl ConfirmedSlots {
                 name: row.try_get(0).map_err(failed)?,
                 confirmed: confirmed.and_then(|text| text.parse().ok()),
                 is_lost: row.try_get(2).map_err(failed)?,
-                is_active: row.try_get(3).map_err(failed)?,
             });
         }
-        let is_active = found.slots.iter().any(|found| found.name == slot && found.is_active);
-        // A walpost that catches up, or that connects again, holds only the lock.
-        let held = format!(
-            "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.granted AND {})",
-            LockClass::Slot.condition("$1")
-        );
-        let row = client.query_one(&held, &[&slot]).await;
-        let is_held: bool = row.and_then(|row| row.try_get(0)).map_err(failed)?;
-        found.is_in_use = is_active || is_held;
         Ok(Some(found))
     }
 }

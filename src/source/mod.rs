@@ -60,7 +60,7 @@ pub(crate) use config::APPLICATION_NAME;
 pub use config::{CatchUp, ConnInfoSource, SourceConfig};
 #[cfg(test)]
 pub(crate) use confirmed_slots::ConfirmedSlot;
-pub(crate) use confirmed_slots::ConfirmedSlots;
+pub(crate) use confirmed_slots::{ConfirmedSlots, published};
 pub(crate) use connection::connect::{Control, SqlClient, control};
 pub use connection::deadline::Silent;
 pub(crate) use connection::deadline::{Limit, log_if_slow};

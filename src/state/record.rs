@@ -72,6 +72,11 @@ pub struct State {
     pub rows: Option<UnfinishedRows>,
     /// Events of such rows may have positions before this one.
     pub rows_upto: Lsn,
+    /// The start time of the postmaster whose history `walpost run` has compared with this state, in
+    /// microseconds since 1970; 0: none.
+    pub server_started: i64,
+    /// Whether an event may have been skipped by a policy.
+    pub skips: bool,
     /// A hash of what decides which transactions have events.
     pub layout: String,
     /// When it was written, in milliseconds since 1970.
@@ -137,6 +142,10 @@ struct Value {
     rows: Option<UnfinishedRows>,
     #[serde(default, with = "text", skip_serializing_if = "is_zero")]
     rows_upto: Lsn,
+    #[serde(default)]
+    server_started: i64,
+    #[serde(default)]
+    skips: bool,
     layout: String,
     at_ms: u64,
 }
@@ -196,6 +205,8 @@ impl State {
             delivered: self.delivered.clone(),
             rows: self.rows.clone(),
             rows_upto: self.rows_upto,
+            server_started: self.server_started,
+            skips: self.skips,
             layout: self.layout.clone(),
             at_ms: self.at_ms,
         })
@@ -239,6 +250,8 @@ impl State {
             delivered: value.delivered,
             rows: value.rows,
             rows_upto: value.rows_upto,
+            server_started: value.server_started,
+            skips: value.skips,
             layout: value.layout,
             at_ms: value.at_ms,
         })
@@ -261,6 +274,8 @@ mod tests {
             delivered: None,
             rows: None,
             rows_upto: Lsn::ZERO,
+            server_started: 9,
+            skips: true,
             layout: "l".to_owned(),
             at_ms: 7,
         }

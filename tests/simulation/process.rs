@@ -241,6 +241,7 @@ fn state_settings(commits: CommitLimits) -> StateSettings {
         delivery_id: "walpost".to_owned(),
         topic: "state".to_owned(),
         layout: String::new(),
+        skips: false,
         required: true,
         rows: None,
         commits,

@@ -45,6 +45,8 @@ pub(crate) fn adopted(acked_upto: Lsn) -> State {
         delivered: None,
         rows: None,
         rows_upto: Lsn::ZERO,
+        server_started: 0,
+        skips: false,
         layout: String::new(),
         at_ms: 0,
     }

@@ -48,6 +48,8 @@ pub struct StateSettings {
     pub topic: String,
     /// What the configuration contributes to [`State::layout`].
     pub layout: String,
+    /// Whether a policy lets events be skipped.
+    pub skips: bool,
     /// Whether the relay ends if the topic is missing or may not be used.
     pub required: bool,
     /// The rows that are published instead of what the slot sends: the topic must have the same.

@@ -138,6 +138,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         keeper.state = Some(State {
             generation: state.generation + 1,
             timeline: session.timeline(),
+            server_started: session.identity().postmaster_start,
+            skips: state.skips || keeper.settings.skips,
             cluster,
             // Otherwise rows may not have been published while they were written.
             delivered: state.delivered.filter(|_| state.layout == layout),
