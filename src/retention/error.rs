@@ -53,8 +53,8 @@ pub(crate) enum PruneError {
     },
     /// The archive did not get every row.
     #[error(
-        "{table}: of {deleted} rows only {kept} would come into the archive {archive}: nothing was deleted; \
-         see its triggers and rules"
+        "{table}: the archive {archive} would get only {kept} of {deleted} rows: they were not deleted; see \
+         its triggers and rules"
     )]
     NotArchived {
         /// The table.

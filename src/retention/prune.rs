@@ -87,7 +87,11 @@ impl<'a> Prune<'a> {
         archive: Option<&'a TableName>,
         limits: Limits,
     ) -> Result<Self, tokio_postgres::Error> {
-        let set = format!("SET lock_timeout = {}", LOCK_TIMEOUT.as_millis());
+        // Not those of the role: a table is read as a whole, and pauses may be long.
+        let set = format!(
+            "SET lock_timeout = {}; SET statement_timeout = 0; SET idle_session_timeout = 0",
+            LOCK_TIMEOUT.as_millis()
+        );
         client.batch_execute(&set).await?;
         let began = Instant::now();
         Ok(Self { client, proof, before, slot, archive, limits, began, looked_at_lag: None })
