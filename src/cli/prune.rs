@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::progress;
 use super::prune_args::PruneArguments;
 use super::replay::stop_flag;
 use super::stdout::{complain, print};
@@ -15,9 +16,6 @@ use crate::retention::{
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 use crate::state::unix_ms;
-
-/// How often progress is printed.
-const PROGRESS: Duration = Duration::from_secs(2);
 
 /// For the session.
 const NAME: &str = "walpost prune";
@@ -165,9 +163,9 @@ async fn delete(
     for table in tables {
         let (began, mut reported) = (Instant::now(), Instant::now());
         let pruned = pruning.table(table, |so_far| {
-            if reported.elapsed() >= PROGRESS {
+            if reported.elapsed() >= progress::INTERVAL {
                 reported = Instant::now();
-                complain(&progress(table, so_far, began.elapsed()));
+                complain(&shown(table, so_far, began.elapsed()));
             }
             !is_stopped.load(Ordering::Relaxed)
         });
@@ -205,7 +203,7 @@ fn why(stopped: Stopped) -> String {
 }
 
 /// For instance `public.outbox: 2000 rows, 10 % of the table, 950 rows/s, 8 s left`.
-fn progress(table: &PrunedTable, so_far: &Pruned, elapsed: Duration) -> String {
+fn shown(table: &PrunedTable, so_far: &Pruned, elapsed: Duration) -> String {
     let Pruned { rows, pages: (read, all), .. } = *so_far;
     let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
     let left = milliseconds.saturating_mul(all.saturating_sub(read)) / read.max(1) / 1000;

@@ -38,7 +38,7 @@ pub struct PruneArguments {
     /// The pause after each transaction
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = duration)]
     pub sleep: Duration,
-    /// Stop after this time; the next run goes on [default: none]
+    /// Stop after this time; the next run begins again [default: none]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub max_duration: Option<Duration>,
     /// Stop while the slot is further behind than this

@@ -1,10 +1,10 @@
 //! `walpost recover`: publishes rows that the slot does not send and that are not in Kafka.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::args::RecoverArguments;
-use super::progress::progress;
+use super::progress::{self, progress};
 use super::stdout::{complain, print};
 use super::{Exit, block_on, logged, run};
 use crate::assembly;
@@ -14,9 +14,6 @@ use crate::recovery::{Compared, Listed, Purpose, Recovery, RecoveryError, RowWis
 use crate::setup::{AdoptError, Positions, Wanted};
 use crate::source::APPLICATION_NAME;
 use crate::state::unix_ms;
-
-/// How often progress is printed.
-const PROGRESS: Duration = Duration::from_secs(2);
 
 /// Events that are named unless all are listed.
 const NAMED: u64 = 10;
@@ -190,7 +187,7 @@ fn report(compared: &Compared, streamed: u64) -> String {
 
 async fn report_progress(metrics: Arc<Metrics>, rows: u64) {
     let began = Instant::now();
-    let mut ticks = tokio::time::interval(PROGRESS);
+    let mut ticks = tokio::time::interval(progress::INTERVAL);
     ticks.tick().await;
     loop {
         ticks.tick().await;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::args::ReplayArguments;
-use super::progress::progress;
+use super::progress::{self, progress};
 use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration, run};
 use crate::assembly;
@@ -14,9 +14,6 @@ use crate::recovery::{
     Filter, Found, Inserted, Manner, Replay, RowReplayError, Selection, publisher_warnings,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
-
-/// How often progress is printed.
-const PROGRESS: Duration = Duration::from_secs(2);
 
 pub(super) fn command(arguments: ReplayArguments) -> Exit {
     let config = match configuration(&arguments.options.into()) {
@@ -117,7 +114,7 @@ async fn insert_again(client: &SqlClient, replay: &Replay, found: &[Found]) -> R
         if exit.is_ok() && !is_stopped.load(Ordering::Relaxed) {
             let (began, mut reported) = (Instant::now(), Instant::now());
             let report = |done: u64| {
-                if reported.elapsed() >= PROGRESS {
+                if reported.elapsed() >= progress::INTERVAL {
                     reported = Instant::now();
                     complain(&progress(done, one.rows, began.elapsed()));
                 }

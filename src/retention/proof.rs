@@ -74,8 +74,9 @@ impl Proof {
         let read = tokio::task::spawn_blocking(move || read_newest(&kafka, &topic, &key)).await;
         let failed = |failure| PruneError::State { topic: wanted.topic.to_owned(), failure };
         let read = read.map_err(|error| failed(StateFailure::Unavailable(error.to_string())))?;
-        let no_position = || Unproved::NoPosition { topic: wanted.topic.to_owned() };
-        let state = read.map_err(failed)?.ok_or_else(|| PruneError::Unproved(no_position()))?;
+        let state = read.map_err(failed)?.ok_or_else(|| {
+            PruneError::Unproved(Unproved::NoPosition { topic: wanted.topic.to_owned() })
+        })?;
         if (state.skips || !state.skipped.is_empty()) && !wanted.skipped_too {
             return Err(PruneError::Skips);
         }

@@ -244,12 +244,12 @@ impl<'a> Prune<'a> {
     }
 }
 
-async fn pages_of(client: &Client, leaf: &TableName) -> Result<u64, PruneError> {
-    let failed = database(leaf, "asking for its size");
+async fn pages_of(client: &Client, table: &TableName) -> Result<u64, PruneError> {
+    let failed = database(table, "asking for its size");
     let sql = "SELECT pg_catalog.pg_relation_size(pg_catalog.to_regclass($1))
                       / pg_catalog.current_setting('block_size')::pg_catalog.int8";
-    let row = client.query_one(sql, &[&leaf.to_string()]).await.map_err(&failed)?;
-    // A partition may be dropped meanwhile.
+    let row = client.query_one(sql, &[&table.to_string()]).await.map_err(&failed)?;
+    // It may be dropped meanwhile.
     let pages: Option<i64> = row.try_get(0).map_err(&failed)?;
     Ok(pages.and_then(|pages| u64::try_from(pages).ok()).unwrap_or_default())
 }

@@ -2,12 +2,11 @@
 
 use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::Client;
-use tokio_postgres::types::ToSql;
 
 use super::error::{PruneError, database};
 use super::proof::Proof;
 use crate::outbox::{ColumnNames, Role, TableName};
-use crate::source::{TIME_COLUMN, in_utc};
+use crate::source::{TIME_COLUMN, in_utc, row_filter};
 
 const TABLE: &str = "
     SELECT c.oid, c.relkind::pg_catalog.text,
@@ -23,12 +22,6 @@ const COLUMNS: &str = "
     SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114, attgenerated <> ''
       FROM pg_catalog.pg_attribute
      WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
-
-/// The publication's condition on the rows (PostgreSQL 15 and later).
-const ROW_FILTER: &str = "
-    SELECT rowfilter FROM pg_catalog.pg_publication_tables
-     WHERE pubname::pg_catalog.text = $1 AND schemaname::pg_catalog.text = $2
-       AND tablename::pg_catalog.text = $3";
 
 /// A time after all others, in milliseconds since 1970: in the year 5138.
 const FOR_EVER_MS: u64 = 100_000_000_000_000;
@@ -125,14 +118,9 @@ impl PrunedTable {
             let wanted = time_column.unwrap_or(TIME_COLUMN);
             problem(format!("it has no column {wanted} with a time: name one with --time-column"))
         })?;
-        let parameters: [&(dyn ToSql + Sync); 3] = [&publication, &name.schema, &name.name];
-        let filter = if version >= 150_000 {
-            let row = client.query_opt(ROW_FILTER, &parameters).await.map_err(&failed)?;
-            let row = row.ok_or_else(|| problem(format!("publication {publication} lacks it")))?;
-            row.try_get::<_, Option<String>>(0).map_err(&failed)?
-        } else {
-            None
-        };
+        let filter = row_filter(client, version, publication, name).await.map_err(&failed)?;
+        let filter =
+            filter.ok_or_else(|| problem(format!("publication {publication} lacks it")))?;
         let insertable = columns.into_iter().filter(|(.., is_generated)| !is_generated);
         Ok(Self {
             name: name.clone(),

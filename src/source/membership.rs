@@ -4,6 +4,10 @@
 //! waits for their locks. With a publication `FOR ALL TABLES` or of a schema, any role that may
 //! create a table there could block walpost from connecting.
 
+use tokio_postgres::Client;
+
+use crate::outbox::TableName;
+
 /// Whether the whole schema of `{class}` is published; since PostgreSQL 15.
 const BY_SCHEMA: &str = "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
                   WHERE s.pnpubid = p.oid AND s.pnnspid = {class}.relnamespace)";
@@ -68,4 +72,25 @@ pub(crate) fn membership(version: i32, publication: &str) -> String {
 /// Whether the publication sends column `a` of `pg_attribute`; used together with [`membership`].
 pub(super) fn sends(version: i32) -> String {
     SENDS.replace("{lists_generated}", if version >= 180_000 { "true" } else { "false" })
+}
+
+/// A publication's condition on the rows of a table (PostgreSQL 15 and later).
+const CONDITION: &str = "
+    SELECT rowfilter FROM pg_catalog.pg_publication_tables
+     WHERE pubname::pg_catalog.text = $1 AND schemaname::pg_catalog.text = $2
+       AND tablename::pg_catalog.text = $3";
+
+/// The publication's condition on the rows of a table, with unqualified columns, if it has one; `None`:
+/// it lacks the table, which shows from version 15 on. `version` is `server_version_num`.
+pub(crate) async fn row_filter(
+    client: &Client,
+    version: i32,
+    publication: &str,
+    table: &TableName,
+) -> Result<Option<Option<String>>, tokio_postgres::Error> {
+    if version < 150_000 {
+        return Ok(Some(None));
+    }
+    let row = client.query_opt(CONDITION, &[&publication, &table.schema, &table.name]).await?;
+    row.map(|row| row.try_get(0)).transpose()
 }

@@ -71,7 +71,7 @@ pub(crate) use error::said;
 pub use error::{Holder, HolderKind, PublicationChange, SourceError};
 pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
 pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};
-pub(crate) use membership::membership;
+pub(crate) use membership::{membership, row_filter};
 pub use open_state::OpenState;
 pub use postgres_feed::PostgresFeed;
 pub use publication_fingerprint::PublicationFingerprint;

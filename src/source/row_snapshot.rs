@@ -12,6 +12,7 @@ use super::catalog::Facts;
 use super::connection::connect::{self, Control, SqlClient};
 use super::connection::instance::Instance;
 use super::error::said;
+use super::membership::row_filter;
 use super::publication_guard::Catalogs;
 use super::session_setup::{server_history, session_settings};
 use super::timeline::Timelines;
@@ -46,12 +47,6 @@ const TABLE: &str = "
     SELECT c.relkind = 'p', pg_catalog.row_security_active(c.oid),
            pg_catalog.has_table_privilege(c.oid, 'SELECT')
       FROM pg_catalog.pg_class c WHERE c.oid = $1";
-
-/// The publication's condition on the rows (PostgreSQL 15 and later).
-const ROW_FILTER: &str = "
-    SELECT rowfilter FROM pg_catalog.pg_publication_tables
-     WHERE pubname::pg_catalog.text = $1 AND schemaname::pg_catalog.text = $2
-       AND tablename::pg_catalog.text = $3";
 
 /// The columns that have times, with or without a zone, and all others.
 const COLUMNS: &str = "
@@ -335,14 +330,8 @@ impl RowSnapshot {
                 return Err(missing("created_at with a time: name one with --time-column"));
             }
         };
-        let parameters: [&(dyn ToSql + Sync); 3] = [&publication, &name.schema, &name.name];
-        let filter = if self.version >= 150_000 {
-            let row = self.client.query_opt(ROW_FILTER, &parameters).await.map_err(failed)?;
-            row.and_then(|row| row.try_get::<_, Option<String>>(0).transpose()).transpose()
-        } else {
-            Ok(None)
-        };
-        let filter = filter.map_err(failed)?.unwrap_or_else(|| "true".to_owned());
+        let filter = row_filter(&self.client, self.version, publication, &name).await;
+        let filter = filter.map_err(failed)?.flatten().unwrap_or_else(|| "true".to_owned());
         let ms = written.map_or_else(
             || "NULL".to_owned(),
             |time| {

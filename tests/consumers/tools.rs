@@ -1,17 +1,17 @@
 //! Builds the programs in other languages with their own tools. Downloads and build results are
 //! stored in Cargo's directory for tests.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+
+use walpost_bed::foreign::{self, jars, line, run};
 
 use crate::program::Program;
 
 /// Compiled by `java` as it starts.
 pub fn java() -> Program {
     let (source, made) = places("java");
-    let mut maven = Command::new("mvn");
-    maven.args(["-q", "-B", "dependency:copy-dependencies"]);
-    run(maven.arg(format!("-DoutputDirectory={}", made.display())).current_dir(&source));
+    jars(&source, &made);
     let (libs, program) = (made.join("*"), source.join("Consumer.java"));
     Program::Command {
         line: line(["java".as_ref(), "-cp".as_ref(), &*libs, &*program]),
@@ -46,19 +46,6 @@ pub fn python() -> Program {
 
 /// Directories of its source and of its build results.
 fn places(language: &str) -> (PathBuf, PathBuf) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/consumers").join(language);
-    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("consumers").join(language);
-    std::fs::create_dir_all(&made).unwrap();
-    (source, made)
-}
-
-fn run(command: &mut Command) {
-    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&done.stderr);
-    let printed = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success(), "{command:?} failed:\n{printed}{said}");
-}
-
-fn line<'p>(words: impl IntoIterator<Item = &'p Path>) -> Vec<String> {
-    words.into_iter().map(|word| word.to_str().expect("paths are UTF-8").to_owned()).collect()
+    let (package, results) = (env!("CARGO_MANIFEST_DIR"), env!("CARGO_TARGET_TMPDIR"));
+    foreign::places(package, results, "consumers", language)
 }

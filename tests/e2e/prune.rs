@@ -272,7 +272,7 @@ async fn nothing_is_deleted_on_a_restored_server() {
         assert!(code == Some(1) && said.contains("has not compared this server"), "{said}");
     };
     refused().await;
-    // An operator goes on by the runbook: a new slot, and a look at what is missing.
+    // An operator follows the runbook: a new slot, and a look at what is missing.
     postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
     kept.fixture.init(&[]).await;
     refused().await;

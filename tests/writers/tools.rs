@@ -1,8 +1,10 @@
 //! Builds the programs in other languages with their own tools. Downloads and build results are
 //! stored in Cargo's directory for tests.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+
+use walpost_bed::foreign::{self, jars, line, run};
 
 use crate::program::Program;
 
@@ -30,12 +32,6 @@ pub fn java_spring() -> Program {
         line: line(["java".as_ref(), "-cp".as_ref(), path.as_ref(), "Writer".as_ref()]),
         scheme: "jdbc:postgresql",
     }
-}
-
-fn jars(source: &Path, made: &Path) {
-    let mut maven = Command::new("mvn");
-    maven.args(["-q", "-B", "dependency:copy-dependencies"]);
-    run(maven.arg(format!("-DoutputDirectory={}", made.display())).current_dir(source));
 }
 
 /// Built by `go`.
@@ -77,19 +73,6 @@ pub fn typescript() -> Program {
 
 /// Directories of its source and of its build results.
 fn places(name: &str) -> (PathBuf, PathBuf) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/writers").join(name);
-    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("writers").join(name);
-    std::fs::create_dir_all(&made).unwrap();
-    (source, made)
-}
-
-fn run(command: &mut Command) {
-    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&done.stderr);
-    let printed = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success(), "{command:?} failed:\n{printed}{said}");
-}
-
-fn line<'p>(words: impl IntoIterator<Item = &'p Path>) -> Vec<String> {
-    words.into_iter().map(|word| word.to_str().expect("paths are UTF-8").to_owned()).collect()
+    let (package, results) = (env!("CARGO_MANIFEST_DIR"), env!("CARGO_TARGET_TMPDIR"));
+    foreign::places(package, results, "writers", name)
 }

@@ -19,6 +19,7 @@ mod error;
 mod eventually;
 mod exactly_once;
 pub mod fixture;
+pub mod foreign;
 pub mod golden;
 mod http;
 mod jars;
