@@ -6,9 +6,9 @@
 
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-instructions bench-matrix bench-peers bench-records book \
-  consumers corpus deb-test debezium debezium-corpus demo demo-compose deny docker-test docs faults \
-  fuzz helm-test help lint long monitoring other-kafka packaging-test patroni release setup simulate \
-  soak test writers
+  consumers corpus deb-test debezium debezium-corpus demo demo-compose deny docker-test docs \
+  faults features fuzz helm-test help lint long monitoring other-kafka packaging-test patroni \
+  release setup simulate soak test writers
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, and
 # traces. One set for every target, so that nothing is compiled twice.
@@ -65,10 +65,12 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 	cargo clippy $(OUTBOX) --all-targets --all-features -- -D warnings
 	@# Users build without the features of the tests.
 	cargo check --package walpost
-	for feature in derive tokio-postgres sqlx diesel-async opentelemetry tracing; do \
-	  cargo clippy --package walpost-outbox --no-default-features --features $$feature -- -D warnings || exit 1; done
 	RUSTDOCFLAGS=-Dwarnings cargo doc $(PROGRAM) --no-deps
 	RUSTDOCFLAGS=-Dwarnings cargo doc --package walpost-outbox --all-features --no-deps
+
+features: setup ## Check the Rust client with each of its features alone
+	for feature in derive tokio-postgres sqlx diesel-async opentelemetry tracing; do \
+	  cargo clippy --package walpost-outbox --no-default-features --features $$feature -- -D warnings || exit 1; done
 
 # A quarter of an hour. Prints a table of the outcomes. BED_CATCH_UP_THRESHOLD=1KiB in the
 # environment makes walpost use catch-up reads for small backlogs too.

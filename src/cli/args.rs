@@ -3,6 +3,7 @@
 
 #![allow(clippy::doc_markdown, reason = "help is printed as it stands, without backticks")]
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -138,11 +139,19 @@ pub struct TailArguments {
     after_long_help =
         format!("{REPLAY_ACTS}\n\n{REPLAY_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
-#[group(id = "which", required = true, multiple = true, args = ["id", "since", "until"])]
+#[group(id = "which", required = true, multiple = true, args = ["id", "position", "since", "until"])]
 pub struct ReplayArguments {
     /// The event with this id; can be repeated
     #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with_all = ["since", "until"])]
     pub id: Vec<String>,
+    /// Events that were published with this position, as the header `walpost.position` has it, or from
+    /// one position to another, FROM..TO, and in this order
+    #[arg(long, value_name = "POSITION", value_parser = event_positions, requires = "read_topic",
+          conflicts_with_all = ["id", "since", "until"])]
+    pub position: Option<RangeInclusive<EventPosition>>,
+    /// Topic to read for --position, from its beginning; can be repeated
+    #[arg(long, value_name = "TOPIC", requires = "position")]
+    pub read_topic: Vec<String>,
     /// Events that were written at this time or later, in PostgreSQL's notation; UTC without a zone
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub since: Option<String>,
@@ -327,6 +336,17 @@ fn event_position(text: &str) -> Result<EventPosition, String> {
     EventPosition::from_text(text).ok_or_else(|| {
         "16 hexadecimal digits, a slash and 8 digits, as in 0000000001926E68/00000002".to_owned()
     })
+}
+
+/// One position, or two with `..` between them.
+fn event_positions(text: &str) -> Result<RangeInclusive<EventPosition>, String> {
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    let range = event_position(from)?..=event_position(to)?;
+    if range.is_empty() {
+        Err("the first position is behind the second".to_owned())
+    } else {
+        Ok(range)
+    }
 }
 
 /// `walpost check`

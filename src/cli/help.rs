@@ -89,11 +89,12 @@ pub(super) const REPLAY_EXAMPLES: &str = "\
 Examples:
   walpost replay --id 5f0c2d6e-8a51-4b0c-9d0e-0f3f6a0a7d11 --source postgres://owner@db/shop
   walpost replay --since 2026-11-24T10:00Z --until 2026-11-24T11:00Z
+  walpost replay --position 00000016B374D848/00000000..00000016B3750000/00000002 --read-topic order
   walpost replay --since yesterday --mark --apply";
 
 pub(super) const REPLAY_ACTS: &str = "\
 Deletes the chosen rows and inserts them again, in transactions of up to 1,000 rows, ordered by
-time and id. `walpost run` then publishes them as it does new rows, behind those that were
+time and id, or with --position by the positions. `walpost run` then publishes them as it does new rows, behind those that were
 committed before. Events with the same time are in the order of their ids, which need not be that
 in which they were written: see --order-by. Connect as the owner of the table: walpost's own role
 may not write to it. Consumers that deduplicate by id ignore the events, unless --new-ids is

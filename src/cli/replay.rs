@@ -11,7 +11,7 @@ use super::{Exit, block_on, configuration, run};
 use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::recovery::{
-    Filter, Found, Inserted, Manner, Replay, RowReplayError, Selection, publisher_warnings,
+    self, Filter, Found, Inserted, Manner, Replay, RowReplayError, Selection, publisher_warnings,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 
@@ -21,8 +21,12 @@ pub(super) fn command(arguments: ReplayArguments) -> Exit {
         Err(exit) => return exit,
     };
     let (id, since, until) = (arguments.id, arguments.since, arguments.until);
-    let selection =
-        if id.is_empty() { Selection::Times { since, until } } else { Selection::Ids(id) };
+    let positions = arguments.position.map(|range| (range, arguments.read_topic));
+    let selection = match &positions {
+        Some(_) => Selection::Published(Vec::new()),
+        None if id.is_empty() => Selection::Times { since, until },
+        None => Selection::Ids(id),
+    };
     let filter =
         Filter { aggregate_type: arguments.aggregate_type, aggregate_id: arguments.aggregate_id };
     let mut replay = Replay {
@@ -32,7 +36,14 @@ pub(super) fn command(arguments: ReplayArguments) -> Exit {
         order_by: arguments.order_by,
         manner: Manner { new_ids: arguments.new_ids, mark: arguments.mark },
     };
-    match block_on(replay_rows(&config, &mut replay, arguments.apply)) {
+    let replayed = block_on(async {
+        if let Some((range, topics)) = positions {
+            let ids = recovery::ids_at(&assembly::kafka(&config), &topics, &range, complain).await;
+            replay.selection = Selection::Published(ids.map_err(|error| failed(&error))?);
+        }
+        replay_rows(&config, &mut replay, arguments.apply).await
+    });
+    match replayed {
         Ok(()) => Exit::Ok,
         Err(exit) => exit,
     }
@@ -59,10 +70,13 @@ async fn replay_rows(config: &Config, replay: &mut Replay, apply: bool) -> Resul
     let notice =
         || complain("PostgreSQL still looks for the rows: an index on their times or ids helps");
     let found = replay.find(&control.client, &config.outbox.tables, (&names, profile.needs()));
-    let found = log_if_slow(notice, found).await.map_err(|error| failed(&error))?;
+    let (found, gone) = log_if_slow(notice, found).await.map_err(|error| failed(&error))?;
     for one in &found {
         print(&format!("{one}\n"));
         one.warnings().iter().filter(|_| one.rows > 0).for_each(|warning| complain(warning));
+    }
+    if gone > 0 {
+        complain(&format!("{gone} of the published events have no row any more"));
     }
     if found.iter().all(|one| one.rows == 0) {
         complain("there is nothing to publish again");
@@ -141,6 +155,10 @@ async fn insert_again(client: &SqlClient, replay: &Replay, found: &[Found]) -> R
 fn rest(selection: &Selection, found: &Found, inserted: &Inserted) -> String {
     let table = found.table();
     match (selection, &inserted.last) {
+        (Selection::Published(_), None) => format!("the rest: --table {table}, with all positions"),
+        (Selection::Published(_), Some((id, _))) => {
+            format!("the rest: --table {table}, with the positions from that of event {id} on")
+        }
         (Selection::Ids(_), None) => format!("the rest: --table {table}, with all ids"),
         (Selection::Ids(_), Some((id, _))) => {
             format!("the rest: --table {table}, with the ids that come after {id} by time")

@@ -25,7 +25,7 @@ const RESERVED: &str = "walpost.";
 const NAME_SIGNS_SHOWN: usize = 100;
 
 /// The header with the event's position.
-const POSITION: &str = "walpost.position";
+pub(crate) const POSITION_HEADER: &str = "walpost.position";
 
 /// A header, or the headers from a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl BuiltinHeader {
             Self::Row => Role::Headers.name(),
             Self::Traceparent => Role::Traceparent.name(),
             Self::Tracestate => Role::Tracestate.name(),
-            Self::EventPosition => POSITION,
+            Self::EventPosition => POSITION_HEADER,
         }
     }
 

@@ -21,6 +21,7 @@ mod topics_allowed;
 mod types;
 mod value;
 
+pub(crate) use headers::POSITION_HEADER;
 pub use headers::{Dropped, HeaderSet, HeaderSetError};
 pub use key::KeyTemplate;
 pub use placement::{Placement, PlacementError, Target};

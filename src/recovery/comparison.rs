@@ -205,34 +205,38 @@ impl Comparison {
             .collect();
         let mut ghosts = 0;
         records
-            .read(async |published| {
-                let mut unknown = Vec::new();
-                for id in published {
-                    let hash = hash(&id);
-                    let first = ids.partition_point(|(other, _)| *other < hash);
-                    let same = ids[first..].iter().take_while(|(other, _)| *other == hash);
-                    let mut is_known = false;
-                    for (_, at) in same {
-                        is_known = true;
-                        if let Some(fate) = fates.get_mut(*at as usize)
-                            && *fate != Fate::Streamed
-                        {
-                            *fate = Fate::Published;
+            .read(
+                |event| event.id,
+                async |published| {
+                    let mut unknown = Vec::new();
+                    for id in published {
+                        let hash = hash(&id);
+                        let first = ids.partition_point(|(other, _)| *other < hash);
+                        let same = ids[first..].iter().take_while(|(other, _)| *other == hash);
+                        let mut is_known = false;
+                        for (_, at) in same {
+                            is_known = true;
+                            if let Some(fate) = fates.get_mut(*at as usize)
+                                && *fate != Fate::Streamed
+                            {
+                                *fate = Fate::Published;
+                            }
+                        }
+                        if !is_known && comparing.ghosts {
+                            // Texts of PostgreSQL have no zero bytes.
+                            unknown
+                                .extend(String::from_utf8(id).ok().filter(|id| !id.contains('\0')));
                         }
                     }
-                    if !is_known && comparing.ghosts {
-                        // Texts of PostgreSQL have no zero bytes.
-                        unknown.extend(String::from_utf8(id).ok().filter(|id| !id.contains('\0')));
+                    unknown.sort_unstable();
+                    unknown.dedup();
+                    for ghost in snapshot.absent(unknown).await? {
+                        ghosts += 1;
+                        list(Listed::Ghost(ghost));
                     }
-                }
-                unknown.sort_unstable();
-                unknown.dedup();
-                for ghost in snapshot.absent(unknown).await? {
-                    ghosts += 1;
-                    list(Listed::Ghost(ghost));
-                }
-                Ok(())
-            })
+                    Ok(())
+                },
+            )
             .await?;
         for (fate, topic) in fates.iter_mut().zip(of_topic) {
             if *fate == Fate::Missing && gaps.contains(&usize::from(topic)) {

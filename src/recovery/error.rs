@@ -87,6 +87,21 @@ pub(crate) enum RowReplayError {
     /// Another replay works on the table.
     #[error("another `walpost replay` works on {0}: wait for its end")]
     Busy(TableName),
+    /// Kafka.
+    #[error(transparent)]
+    Kafka(#[from] RecoveryError),
+    /// No record was published there.
+    #[error(
+        "no record of {0} has such a position: do these topics exist, and do records have the header \
+         walpost.position (record.headers)?"
+    )]
+    NoSuchPositions(String),
+    /// Records with such a position do not say which event they are.
+    #[error(
+        "{0} records with such positions have no header `id` (record.headers): choose the events by \
+         time, with --since and --until"
+    )]
+    PositionsWithoutIds(u64),
     /// Any other error of PostgreSQL.
     #[error("{doing}{}: {}", on(.table.as_ref()), advised(source))]
     Database {

@@ -7,6 +7,7 @@
 //! | `recover`, `publication` | publish rows that no slot sends, before the slot is read |
 //! | `ahead` | finds out which rows the slot will send |
 //! | `comparison`, `published` | find out which of the others are in Kafka |
+//! | `published_ids` | the ids of events that are in Kafka, by their positions |
 //! | `error` | errors |
 
 mod ahead;
@@ -14,6 +15,7 @@ mod comparison;
 mod error;
 mod publication;
 mod published;
+mod published_ids;
 mod recover;
 mod replay;
 mod replay_sql;
@@ -21,6 +23,7 @@ mod replayed_table;
 
 pub(crate) use comparison::{Compared, Listed};
 pub(crate) use error::{RecoveryError, RowReplayError};
+pub(crate) use published_ids::ids_at;
 pub(crate) use recover::{Purpose, Recovery, RowWish, Since, announce, require_readable};
 pub(crate) use replay::{Found, Inserted, Replay, publisher_warnings};
 pub(crate) use replay_sql::{Filter, Manner, Selection};

@@ -11,6 +11,8 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use tokio::time::{sleep, timeout};
 
 use super::error::RecoveryError;
+use crate::position::EventPosition;
+use crate::record::POSITION_HEADER;
 use crate::record::dead_letter::Letter;
 use crate::sink::{self, Callbacks, KafkaConfig, MetadataClient};
 
@@ -35,6 +37,15 @@ const BATCH: usize = 50_000;
 
 /// The header with an event's id, in each profile.
 pub(super) const ID_HEADER: &str = "id";
+
+/// What is in Kafka of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PublishedEvent {
+    /// Its id; `None`: the record does not have it.
+    pub(super) id: Option<Vec<u8>>,
+    /// Its position; `None`: the record does not have it.
+    pub(super) position: Option<EventPosition>,
+}
 
 /// A topic that is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,15 +136,16 @@ impl PublishedRecords {
         Ok(Self { kafka: kafka.clone(), ranges, topics: read, offsets })
     }
 
-    /// Calls `each` with the ids of the records of a topic, some at a time.
-    pub(crate) async fn read(
+    /// Calls `each` with what `choose` takes of the records of a topic, some at a time.
+    pub(super) async fn read<T>(
         self,
-        mut each: impl AsyncFnMut(Vec<Vec<u8>>) -> Result<(), RecoveryError>,
+        choose: impl Fn(PublishedEvent) -> Option<T>,
+        mut each: impl AsyncFnMut(Vec<T>) -> Result<(), RecoveryError>,
     ) -> Result<(), RecoveryError> {
         for (topic, ranges) in self.ranges {
             // One for each: the end of a partition is reported without its topic.
             let consumer = consumer(&self.kafka, "read_committed")?;
-            let read = read_topic(&consumer, &topic, ranges, &mut each).await;
+            let read = read_topic(&consumer, &topic, ranges, &choose, &mut each).await;
             crate::sink::drop_on_threads([consumer]);
             read?;
         }
@@ -141,25 +153,29 @@ impl PublishedRecords {
     }
 }
 
-/// The id of the event in a record, or in a dead letter; `None` for records of others.
-fn id_of(record: &BorrowedMessage<'_>) -> Option<Vec<u8>> {
+/// The event in a record, or in a dead letter.
+fn event_of(record: &BorrowedMessage<'_>) -> PublishedEvent {
     let header = |name: &str| {
         let mut headers = record.headers()?.iter();
         headers.find(|header| header.key == name)?.value
     };
-    match Letter::read(record.key(), record.payload(), header) {
-        Ok(Some(letter)) => letter.id().map(<[u8]>::to_vec),
-        _ => header(ID_HEADER).map(<[u8]>::to_vec),
+    if let Ok(Some(letter)) = Letter::read(record.key(), record.payload(), header) {
+        let (id, position) = (letter.id().map(<[u8]>::to_vec), Some(letter.position));
+        return PublishedEvent { id, position };
     }
+    let position = header(POSITION_HEADER).and_then(|text| std::str::from_utf8(text).ok());
+    let id = header(ID_HEADER).map(<[u8]>::to_vec);
+    PublishedEvent { id, position: position.and_then(EventPosition::from_text) }
 }
 
-async fn read_topic(
+async fn read_topic<T>(
     consumer: &StreamConsumer<Callbacks>,
     topic: &str,
     mut ranges: Ranges,
-    each: &mut impl AsyncFnMut(Vec<Vec<u8>>) -> Result<(), RecoveryError>,
+    choose: &impl Fn(PublishedEvent) -> Option<T>,
+    each: &mut impl AsyncFnMut(Vec<T>) -> Result<(), RecoveryError>,
 ) -> Result<(), RecoveryError> {
-    let mut ids = Vec::new();
+    let mut chosen = Vec::new();
     let unreadable = |error: KafkaError| failed(topic, "it cannot be read", &error);
     let mut list = TopicPartitionList::new();
     for (partition, range) in &ranges {
@@ -177,7 +193,7 @@ async fn read_topic(
             Ok(record) => {
                 let Some(range) = ranges.get(&record.partition()) else { continue };
                 if record.offset() < range.end {
-                    ids.extend(id_of(&record));
+                    chosen.extend(choose(event_of(&record)));
                 }
                 if record.offset() + 1 >= range.end {
                     ranges.remove(&record.partition());
@@ -192,11 +208,11 @@ async fn read_topic(
             }
             Err(error) => return Err(unreadable(error)),
         }
-        if ids.len() >= BATCH {
-            each(std::mem::take(&mut ids)).await?;
+        if chosen.len() >= BATCH {
+            each(std::mem::take(&mut chosen)).await?;
         }
     }
-    each(ids).await
+    each(chosen).await
 }
 
 fn failed(topic: &str, what: &str, error: &KafkaError) -> RecoveryError {

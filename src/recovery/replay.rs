@@ -4,6 +4,7 @@
 //! The rows are listed first, in a cursor that outlives its transaction. Each transaction then takes
 //! some of them, and is undone if it would not insert exactly what it has deleted.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use tokio_postgres::{Client, Row};
@@ -66,13 +67,14 @@ pub(crate) struct Found {
 }
 
 impl Replay {
-    /// What it would insert again; changes nothing. Fixes the times of the selection.
+    /// What it would insert again, and how many published events have no row any more; changes nothing.
+    /// Fixes the times of the selection.
     pub(crate) async fn find(
         &mut self,
         client: &Client,
         tables: &[TableName],
         (names, needs): (&ColumnNames, Needs),
-    ) -> Result<Vec<Found>, RowReplayError> {
+    ) -> Result<(Vec<Found>, usize), RowReplayError> {
         // Times are written as text and read again. Others wait behind a session that waits for a lock.
         let set = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET lock_timeout = '10s'";
         client.batch_execute(set).await.map_err(database(None, "preparing the session"))?;
@@ -89,10 +91,15 @@ impl Replay {
             insert(&table, &self.selection, &self.filter, self.manner, Vec::new())?;
             all.push(self.find_in(client, table, tables.len() > 1).await?);
         }
-        if let Selection::Ids(ids) = &self.selection {
-            require_all(client, &all, ids).await?;
-        }
-        Ok(all)
+        let gone = match &self.selection {
+            Selection::Times { .. } => 0,
+            Selection::Published(ids) => missing(client, &all, ids).await?.len(),
+            Selection::Ids(ids) => {
+                require_none(&missing(client, &all, ids).await?)?;
+                0
+            }
+        };
+        Ok((all, gone))
     }
 
     /// `is_one_of_several`: ids may be of another table, and no ids of this one at all.
@@ -230,9 +237,13 @@ async fn resolved(client: &Client, selection: &Selection) -> Result<Selection, R
     Ok(Selection::Times { since: Some(since), until: Some(until) })
 }
 
-/// Fails if one of the ids belongs to no row of any of the tables.
-async fn require_all(client: &Client, all: &[Found], ids: &[String]) -> Result<(), RowReplayError> {
-    let mut missing: Vec<&String> = ids.iter().collect();
+/// The ids that belong to no row of any of the tables.
+async fn missing<'a>(
+    client: &Client,
+    all: &[Found],
+    ids: &'a [String],
+) -> Result<Vec<&'a String>, RowReplayError> {
+    let mut is_found = HashSet::new();
     for Found { table, .. } in all {
         let failed = database(Some(&table.name), "looking for the ids");
         let (id, kind) = (table.id.quoted(), &table.id.kind);
@@ -247,11 +258,16 @@ async fn require_all(client: &Client, all: &[Found], ids: &[String]) -> Result<(
         };
         for row in rows {
             let found: String = row.try_get(0).map_err(&failed)?;
-            missing.retain(|id| **id != found);
+            is_found.insert(found);
         }
     }
+    Ok(ids.iter().filter(|id| !is_found.contains(*id)).collect())
+}
+
+/// Fails if there are any.
+fn require_none(missing: &[&String]) -> Result<(), RowReplayError> {
     let count = missing.len();
-    let mut named: Vec<_> = missing.into_iter().take(NAMED).map(|id| excerpt(id)).collect();
+    let mut named: Vec<_> = missing.iter().take(NAMED).map(|id| excerpt(id)).collect();
     if count > NAMED {
         named.push(format!("{} more", count - NAMED));
     }

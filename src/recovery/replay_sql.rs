@@ -11,6 +11,8 @@ use crate::source::in_utc;
 pub(crate) enum Selection {
     /// Those with these ids.
     Ids(Vec<String>),
+    /// Those with these ids, in this order: that of their positions in Kafka.
+    Published(Vec<String>),
     /// Those that were written at or after `since` and before `until`, in PostgreSQL's notation.
     Times {
         /// `None`: from the first on.
@@ -120,7 +122,7 @@ fn chosen(
 ) -> Result<String, RowReplayError> {
     let name = &table.name;
     Ok(match selection {
-        Selection::Ids(ids) => {
+        Selection::Ids(ids) | Selection::Published(ids) => {
             let (ids, id, kind) = (sql.texts(ids.clone()), table.id.quoted(), &table.id.kind);
             let chosen = condition(table, selection, filter, sql)?;
             format!(
@@ -168,12 +170,13 @@ pub(super) fn list(
     let shown = time.clone().unwrap_or_else(|| "NULL".to_owned());
     let id = table.id.quoted();
     let order = table.order.iter().map(|order| format!("o.{}", order.quoted()));
-    let order = order.chain(time.map(|time| format!("{time} NULLS FIRST")));
-    let last = match selection {
-        Selection::Ids(_) => "w.n".to_owned(),
-        Selection::Times { .. } => format!("o.{id}"),
+    let time = time.map(|time| format!("{time} NULLS FIRST"));
+    let (time, last) = match selection {
+        Selection::Ids(_) => (time, "w.n".to_owned()),
+        Selection::Published(_) => (None, "w.n".to_owned()),
+        Selection::Times { .. } => (time, format!("o.{id}")),
     };
-    let order = order.chain([last]).collect::<Vec<_>>().join(", ");
+    let order = order.chain(time).chain([last]).collect::<Vec<_>>().join(", ");
     sql.text = format!(
         "DECLARE {cursor} NO SCROLL CURSOR WITH HOLD FOR
          SELECT o.{id}::pg_catalog.text, {shown}::pg_catalog.text {chosen} ORDER BY {order}"

@@ -119,6 +119,78 @@ async fn events_with_ids_are_published_again_marked_or_as_copies() {
     assert_eq!(fixture.committed().await.len(), 4, "the row and its copy");
 }
 
+/// Of equal times and random ids, so that positions alone have the order in which rows were committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_are_published_again_by_the_positions_of_their_records() {
+    let fixture = Fixture::new().await;
+    for i in 0..40 {
+        let row = format!(
+            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, created_at)
+             VALUES ('order', 'k', 'placed', '{{\"i\": {i}}}', '2026-03-01T10:00Z')"
+        );
+        fixture.postgres.execute(&row).await;
+    }
+    let records = deliver(&fixture).await;
+    let position = |i: u64| {
+        let record = records.iter().find(|record| number(record) == i).expect("it was published");
+        record.header("walpost.position").expect("a position")
+    };
+    let topic = fixture.topic("order");
+    fixture.postgres.execute("DELETE FROM public.outbox WHERE payload @> '{\"i\": 20}'").await;
+    let range = format!("{}..{}", position(10), position(29));
+    let arguments = ["--position", &range, "--read-topic", &topic];
+    let (status, said) = replay(&fixture, &arguments).await;
+    assert_eq!(status, Some(0), "{said}");
+    for part in [
+        "reading 40 records of",
+        "1 of the published events have no row any more",
+        "public.outbox: 19 events",
+        "nothing was changed",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let (status, said) = replay(&fixture, &[&arguments[..], &["--apply"]].concat()).await;
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("public.outbox: 19 events inserted again"), "{said}");
+    let all = deliver(&fixture).await;
+    let again = all.iter().filter(|record| !records.contains(record)).map(number);
+    let expected: Vec<u64> = (10..30).filter(|i| *i != 20).collect();
+    assert_eq!(again.collect::<Vec<_>>(), expected);
+
+    let nowhere = "0000000000000001/00000000";
+    let (status, said) = replay(&fixture, &["--position", nowhere, "--read-topic", &topic]).await;
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("has such a position") && said.contains(&topic), "{said}");
+    let (status, said) =
+        replay(&fixture, &["--position", position(3), "--read-topic", "none"]).await;
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("do these topics exist"), "{said}");
+    for wrong in
+        [&["--position", position(3)][..], &["--position", "0/16B3748", "--read-topic", &topic]]
+    {
+        let (status, said) = replay(&fixture, wrong).await;
+        assert_eq!(status, Some(2), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn positions_of_records_that_have_no_ids_are_refused() {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&walpost_bed::fixture::insert(1, 1)).await;
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    std::fs::write(&file, "record.headers = ['walpost.position']").expect("it can be written");
+    let config = ["--until", "current", "--config", file.to_str().expect("UTF-8")];
+    let (status, said) = fixture.run_to_its_end(&config).await;
+    assert_eq!(status, Some(0), "{said}");
+    let records = fixture.records().await;
+    let position = records[0].header("walpost.position").expect("a position");
+    let (topic, from) = (records[0].topic.clone(), format!("{position}..{position}"));
+    let (status, said) = replay(&fixture, &["--position", &from, "--read-topic", &topic]).await;
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("1 records with such positions have no header `id`"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_replayed_is_refused_and_left_as_it_is() {
     let mut fixture = Fixture::new().await;

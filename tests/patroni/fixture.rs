@@ -91,6 +91,25 @@ impl Fixture {
         }
     }
 
+    /// Awaits that the slot needs no catalog rows of the time at which it was made. The new leader may
+    /// clean these up before the former one follows it, which would invalidate the slot there.
+    pub async fn past_the_setup(&self) {
+        let horizon =
+            self.patroni.query_text("SELECT pg_snapshot_xmax(pg_current_snapshot())").await;
+        let horizon = horizon.expect("a transaction id");
+        let query = format!(
+            "SELECT catalog_xmin FROM pg_replication_slots
+              WHERE slot_name = 'walpost' AND age(catalog_xmin) <= age('{horizon}'::xid)"
+        );
+        eventually(LONG_TIMEOUT, "the slot needs nothing older", async || {
+            // A slot advances at such snapshots.
+            self.patroni.try_rows("SELECT pg_log_standby_snapshot()").await?;
+            let advanced = self.patroni.query_text(&query).await;
+            advanced.ok_or_else(|| format!("catalog_xmin is older than {horizon}"))
+        })
+        .await;
+    }
+
     /// Awaits that Patroni has copied the slot to each standby, with the position of now: before
     /// PostgreSQL 17.
     pub async fn copied(&self) {

@@ -210,6 +210,7 @@ async fn failover_slot_without_copies_is_found_again_on_the_former_leader() {
     let walpost = fixture.run().await;
     let writer = fixture.write(100);
     commits(&writer, 100).await;
+    fixture.past_the_setup().await;
     let change = fixture.patroni.switch_over().await;
     assert_slot_is_missing(&walpost).await;
     commits(&writer, 100).await;

@@ -1,0 +1,53 @@
+//! The ids of events that are in Kafka with certain positions.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
+
+use super::error::RowReplayError;
+use super::published::{PublishedEvent, PublishedRecords};
+use crate::position::EventPosition;
+use crate::sink::KafkaConfig;
+
+/// The ids of the records of `topics` whose header `walpost.position` is in the range, and of such
+/// dead letters, in the order of their positions: an id that was published more than once has its
+/// first place. Reads the topics from their beginning, and calls `note` with what is worth knowing.
+///
+/// # Errors
+/// If Kafka cannot be read, no record has such a position, or one of these has no id.
+pub(crate) async fn ids_at(
+    kafka: &KafkaConfig,
+    topics: &[String],
+    range: &RangeInclusive<EventPosition>,
+    mut note: impl FnMut(&str),
+) -> Result<Vec<String>, RowReplayError> {
+    let records = PublishedRecords::open(kafka, topics, None, &mut note).await?;
+    note(&format!("reading {} records of {}", records.offsets, topics.join(", ")));
+    for (topic, gap) in records.topics.iter().filter_map(|one| Some((&one.name, one.gap.as_ref()?)))
+    {
+        note(&format!("topic {topic}: {gap}; the events of these records are not found"));
+    }
+    let mut found: BTreeMap<EventPosition, Vec<String>> = BTreeMap::new();
+    let mut without_id = 0;
+    let in_range = |position: &EventPosition| range.contains(position);
+    let choose = |event: PublishedEvent| {
+        event.position.filter(in_range).map(|position| (position, event.id))
+    };
+    records
+        .read(choose, async |chosen| {
+            for (position, id) in chosen {
+                match id.and_then(|id| String::from_utf8(id).ok()) {
+                    Some(id) => found.entry(position).or_default().push(id),
+                    None => without_id += 1,
+                }
+            }
+            Ok(())
+        })
+        .await?;
+    if without_id > 0 {
+        return Err(RowReplayError::PositionsWithoutIds(without_id));
+    }
+    let mut known = HashSet::new();
+    let ids = found.into_values().flatten().filter(|id| known.insert(id.clone()));
+    let ids: Vec<String> = ids.collect();
+    if ids.is_empty() { Err(RowReplayError::NoSuchPositions(topics.join(", "))) } else { Ok(ids) }
+}
