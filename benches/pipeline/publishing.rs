@@ -1,14 +1,15 @@
 //! What the ways to write an event add to the latency of a transaction, over a network: without one,
-//! by a statement more, in the statement of the change, and together with COMMIT. They take turns,
-//! transaction by transaction, on one connection to a server that flushes each commit.
+//! by a statement more, in the statement of the change, and together with COMMIT. All statements are
+//! prepared, as drivers and pools do it. The ways take turns, transaction by transaction, on one
+//! connection to a server that flushes each commit.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use tokio_postgres::Client;
-use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Statement};
 use walpost_bed::{DelayProxy, Major, Postgres};
+use walpost_outbox::tokio_postgres::{Prepared, Transaction};
 use walpost_outbox::{Event, Outbox};
 
 use crate::Plan;
@@ -51,10 +52,17 @@ enum Way {
     Insert,
     OneStatement,
     WithCommit,
+    WithCommitUnprepared,
 }
 
 impl Way {
-    const ALL: [Self; 4] = [Self::None, Self::Insert, Self::OneStatement, Self::WithCommit];
+    const ALL: [Self; 5] = [
+        Self::None,
+        Self::Insert,
+        Self::OneStatement,
+        Self::WithCommit,
+        Self::WithCommitUnprepared,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -62,6 +70,7 @@ impl Way {
             Self::Insert => "INSERT",
             Self::OneStatement => "in the statement of the change",
             Self::WithCommit => "walpost-outbox, with COMMIT",
+            Self::WithCommitUnprepared => "walpost-outbox, with COMMIT, not prepared",
         }
     }
 }
@@ -73,6 +82,17 @@ struct Charged {
     #[serde(skip)]
     account: i64,
     text: String,
+}
+
+/// A connection, and the statements that are prepared on it.
+struct Application {
+    client: Client,
+    order: Statement,
+    charge: Statement,
+    event: Statement,
+    charge_with_event: Statement,
+    outbox: Outbox,
+    prepared: Prepared,
 }
 
 pub(crate) async fn bench(plan: &Plan, report: &mut Report) {
@@ -91,19 +111,24 @@ pub(crate) async fn bench(plan: &Plan, report: &mut Report) {
         } else {
             format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port())
         };
-        let mut client = connect(&url).await;
+        let mut application = Application::new(connect(&url).await).await;
         let part = format!("publishing, {} ms to PostgreSQL", round_trip.as_secs_f64() * 1000.0);
         println!("  {part} …");
-        of_round_trip(&mut client, plan, &part, report).await;
+        of_round_trip(&mut application, plan, &part, report).await;
     }
 }
 
-async fn of_round_trip(client: &mut Client, plan: &Plan, part: &str, report: &mut Report) {
+async fn of_round_trip(
+    application: &mut Application,
+    plan: &Plan,
+    part: &str,
+    report: &mut Report,
+) {
     let mut latencies = Way::ALL.map(|way| (way, histogram()));
     let mut account = 0;
     for _ in 0..WARM_UP {
         for way in Way::ALL {
-            transaction(client, way, 1).await;
+            application.transaction(way, 1).await;
         }
     }
     let until = Instant::now() + Duration::from_secs(u64::from(plan.seconds)) * 2;
@@ -111,7 +136,7 @@ async fn of_round_trip(client: &mut Client, plan: &Plan, part: &str, report: &mu
         account = account % 10_000 + 1;
         for (way, latency) in &mut latencies {
             let begun = Instant::now();
-            transaction(client, *way, account).await;
+            application.transaction(*way, account).await;
             let micros = u64::try_from(begun.elapsed().as_micros()).expect("it ended today");
             latency.record(micros).expect("room for it");
         }
@@ -140,39 +165,60 @@ fn millis(latency: &Histogram<u64>, quantile: f64) -> f64 {
     latency.value_at_quantile(quantile) as f64 / 1000.0
 }
 
-/// An order is placed, and an account charged: with a round trip for each statement, as applications
-/// mostly do it.
-async fn transaction(client: &mut Client, way: Way, account: i64) {
-    let done = match way {
-        Way::WithCommit => with_commit(client, account).await,
-        _ => statements(client, way, account).await.map_err(|error| format!("{error:?}")),
-    };
-    done.unwrap_or_else(|error| panic!("{way:?}: {error}"));
-}
-
-async fn statements(
-    client: &mut Client,
-    way: Way,
-    account: i64,
-) -> Result<(), tokio_postgres::Error> {
-    let transaction = client.transaction().await?;
-    let values = [(&account as _, Type::INT8)];
-    transaction.execute_typed(ORDER, &values).await?;
-    let charge = if matches!(way, Way::OneStatement) { CHARGE_WITH_EVENT } else { CHARGE };
-    transaction.execute_typed(charge, &values).await?;
-    if matches!(way, Way::Insert) {
-        transaction.execute_typed(EVENT, &values).await?;
+impl Application {
+    async fn new(client: Client) -> Self {
+        let prepare = async |sql| client.prepare(sql).await.expect("it can be prepared");
+        let outbox = Outbox::new();
+        Self {
+            order: prepare(ORDER).await,
+            charge: prepare(CHARGE).await,
+            event: prepare(EVENT).await,
+            charge_with_event: prepare(CHARGE_WITH_EVENT).await,
+            prepared: outbox.prepare(&client).await.expect("it can be prepared"),
+            outbox,
+            client,
+        }
     }
-    transaction.commit().await
+
+    /// An order is placed, and an account charged: with a round trip for each statement, as applications
+    /// mostly do it.
+    async fn transaction(&mut self, way: Way, account: i64) {
+        let done = match way {
+            Way::WithCommit => {
+                let begun = self.prepared.begin(&mut self.client).await;
+                with_commit(begun, (&self.order, &self.charge), account).await
+            }
+            Way::WithCommitUnprepared => {
+                let begun = self.outbox.begin(&mut self.client).await;
+                with_commit(begun, (&self.order, &self.charge), account).await
+            }
+            _ => self.statements(way, account).await.map_err(|error| format!("{error:?}")),
+        };
+        done.unwrap_or_else(|error| panic!("{way:?}: {error}"));
+    }
+
+    async fn statements(&mut self, way: Way, account: i64) -> Result<(), tokio_postgres::Error> {
+        let transaction = self.client.transaction().await?;
+        transaction.execute(&self.order, &[&account]).await?;
+        let in_one = matches!(way, Way::OneStatement);
+        let charge = if in_one { &self.charge_with_event } else { &self.charge };
+        transaction.execute(charge, &[&account]).await?;
+        if matches!(way, Way::Insert) {
+            transaction.execute(&self.event, &[&account]).await?;
+        }
+        transaction.commit().await
+    }
 }
 
-async fn with_commit(client: &mut Client, account: i64) -> Result<(), String> {
+async fn with_commit(
+    begun: Result<Transaction<'_>, walpost_outbox::Error>,
+    (order, charge): (&Statement, &Statement),
+    account: i64,
+) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Debug| format!("{error:?}");
-    let outbox = Outbox::new();
-    let mut transaction = outbox.begin(client).await.map_err(|error| failed(&error))?;
-    let values = [(&account as _, Type::INT8)];
-    transaction.execute_typed(ORDER, &values).await.map_err(|error| failed(&error))?;
-    transaction.execute_typed(CHARGE, &values).await.map_err(|error| failed(&error))?;
+    let mut transaction = begun.map_err(|error| failed(&error))?;
+    transaction.execute(order, &[&account]).await.map_err(|error| failed(&error))?;
+    transaction.execute(charge, &[&account]).await.map_err(|error| failed(&error))?;
     let event = Charged { account, text: "x".repeat(180) };
     transaction.publish(&event).map_err(|error| failed(&error))?;
     transaction.commit().await.map_err(|error| failed(&error))

@@ -50,9 +50,14 @@ impl Batch {
         batches
     }
 
+    /// Whether it is one event.
+    pub(crate) fn is_one(&self) -> bool {
+        self.records.len() == 1
+    }
+
     pub(crate) fn statement(&self) -> &Statement {
         let statements = &self.outbox.inner.statements;
-        if self.records.len() == 1 { &statements.one } else { &statements.many }
+        if self.is_one() { &statements.one } else { &statements.many }
     }
 
     /// The statement's parameters, in their order.

@@ -10,18 +10,20 @@
 
 mod buffer;
 mod pipeline;
+mod prepared;
 mod savepoint;
 mod transaction;
 
 use ::tokio_postgres::error::SqlState;
 use ::tokio_postgres::types::{ToSql, Type};
-use ::tokio_postgres::{Client, TransactionBuilder};
+use ::tokio_postgres::{Client, Statement, TransactionBuilder};
 
 use crate::Error;
 use crate::Outbox;
 use crate::batch::{Batch, Parameter};
 use crate::transactional::{FAIL, Transactional, sealed};
 
+pub use prepared::Prepared;
 pub use savepoint::Savepoint;
 pub use transaction::Transaction;
 
@@ -61,7 +63,7 @@ impl Outbox {
         builder: TransactionBuilder<'c>,
     ) -> Result<Transaction<'c>, Error> {
         let inner = builder.start().await.map_err(failed("cannot begin a transaction"))?;
-        Ok(Transaction::new(self.clone(), inner))
+        Ok(Transaction::new(self.clone(), inner, None))
     }
 }
 
@@ -69,7 +71,7 @@ impl Transactional for ::tokio_postgres::Transaction<'_> {}
 
 impl sealed::Insert for ::tokio_postgres::Transaction<'_> {
     async fn insert(&mut self, batch: Batch) -> Result<(), Error> {
-        execute(self.client(), batch).await.map_err(insert_failed)
+        execute(self.client(), batch, None).await.map_err(insert_failed)
     }
 
     async fn fail(&mut self) {
@@ -80,8 +82,22 @@ impl sealed::Insert for ::tokio_postgres::Transaction<'_> {
 
 /// Runs a statement by one request, which is sent when the future is first polled.
 ///
-/// The types are given, so that no request has to ask for them first.
-async fn execute(client: &Client, batch: Batch) -> Result<(), ::tokio_postgres::Error> {
+/// The types are given, so that no request has to ask for them first. `prepared` is the statement for
+/// one event.
+async fn execute(
+    client: &Client,
+    batch: Batch,
+    prepared: Option<Statement>,
+) -> Result<(), ::tokio_postgres::Error> {
+    if let Some(statement) = prepared.filter(|_| batch.is_one()) {
+        let parameters = batch.parameters();
+        let values = parameters.iter().filter_map(|parameter| match parameter {
+            Parameter::One(text) => Some(text as &(dyn ToSql + Sync)),
+            Parameter::Many(_) => None,
+        });
+        let values: Vec<_> = values.collect();
+        return client.execute(&statement, &values).await.map(|_| ());
+    }
     let sql = batch.statement().text.clone();
     let parameters = batch.parameters();
     let typed: Vec<(&(dyn ToSql + Sync), Type)> = parameters

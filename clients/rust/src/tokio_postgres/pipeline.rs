@@ -13,8 +13,8 @@ use std::future::{self, Future};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use ::tokio_postgres::Client;
 use ::tokio_postgres::error::Severity;
+use ::tokio_postgres::{Client, Statement};
 
 use crate::batch::Batch;
 use crate::error::Error;
@@ -57,12 +57,24 @@ impl<'c> Request<'c> {
     }
 }
 
-/// Inserts all, in one round trip.
-pub(super) async fn insert(client: &Client, batches: Vec<Batch>) -> Result<(), PgError> {
-    let mut requests: Vec<_> =
-        batches.into_iter().map(|batch| Request::new(execute(client, batch))).collect();
+/// Inserts all, in one round trip. `prepared` is the statement for one event.
+pub(super) async fn insert(
+    client: &Client,
+    batches: Vec<Batch>,
+    prepared: Option<&Statement>,
+) -> Result<(), PgError> {
+    let mut requests = requests(client, batches, prepared);
     future::poll_fn(|context| ready_if(poll_all(&mut requests, context))).await;
     requests.into_iter().find_map(Request::into_error).map_or(Ok(()), Err)
+}
+
+fn requests<'c>(
+    client: &'c Client,
+    batches: Vec<Batch>,
+    prepared: Option<&Statement>,
+) -> Vec<Request<'c>> {
+    let execute = |batch| Request::new(execute(client, batch, prepared.cloned()));
+    batches.into_iter().map(execute).collect()
 }
 
 /// What became of inserts and `COMMIT`.
@@ -77,8 +89,9 @@ enum Outcome {
 pub(super) async fn commit(
     inner: ::tokio_postgres::Transaction<'_>,
     batches: Vec<Batch>,
+    prepared: Option<&Statement>,
 ) -> Result<(), Error> {
-    match send(inner.client(), batches).await {
+    match send(inner.client(), batches, prepared).await {
         Outcome::NotSent(error) => {
             // The error of the request is the one to report. If the rollback fails, the connection
             // is lost, and PostgreSQL rolls back.
@@ -93,9 +106,8 @@ pub(super) async fn commit(
     }
 }
 
-async fn send(client: &Client, batches: Vec<Batch>) -> Outcome {
-    let mut requests: Vec<_> =
-        batches.into_iter().map(|batch| Request::new(execute(client, batch))).collect();
+async fn send(client: &Client, batches: Vec<Batch>, prepared: Option<&Statement>) -> Outcome {
+    let mut requests = requests(client, batches, prepared);
     if requests.is_empty() {
         // Without events, this shows whether the transaction had failed.
         requests

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use ::tokio_postgres::Statement;
 use uuid::Uuid;
 
 use crate::batch::Batch;
@@ -63,11 +64,17 @@ pub struct Transaction<'c> {
     outbox: Outbox,
     inner: ::tokio_postgres::Transaction<'c>,
     buffer: Buffer,
+    /// The statement for one event, if it is prepared.
+    prepared: Option<Statement>,
 }
 
 impl<'c> Transaction<'c> {
-    pub(super) fn new(outbox: Outbox, inner: ::tokio_postgres::Transaction<'c>) -> Self {
-        Self { outbox, inner, buffer: Buffer::default() }
+    pub(super) fn new(
+        outbox: Outbox,
+        inner: ::tokio_postgres::Transaction<'c>,
+        prepared: Option<Statement>,
+    ) -> Self {
+        Self { outbox, inner, buffer: Buffer::default(), prepared }
     }
 
     /// Keeps an event for the commit, and returns its id. It sends nothing, so no statement of the
@@ -90,7 +97,8 @@ impl<'c> Transaction<'c> {
         }
         let had_failed = std::mem::replace(&mut self.buffer.has_failed, true);
         let batches = Batch::of(&self.outbox, records);
-        pipeline::insert(self.inner.client(), batches).await.map_err(insert_failed)?;
+        let prepared = self.prepared.as_ref();
+        pipeline::insert(self.inner.client(), batches, prepared).await.map_err(insert_failed)?;
         self.buffer.has_failed = had_failed;
         Ok(())
     }
@@ -112,12 +120,12 @@ impl<'c> Transaction<'c> {
     /// Cancel safety: none. If the future is dropped after it was polled, either all is committed
     /// or nothing is.
     pub async fn commit(self) -> Result<(), Error> {
-        let Self { outbox, inner, buffer } = self;
+        let Self { outbox, inner, buffer, prepared } = self;
         if buffer.has_failed {
             rollback(inner).await?;
             return Err(Error::EarlierFailure);
         }
-        pipeline::commit(inner, Batch::of(&outbox, buffer.records)).await
+        pipeline::commit(inner, Batch::of(&outbox, buffer.records), prepared.as_ref()).await
     }
 
     /// Rolls back the transaction. Nothing is published.
@@ -139,7 +147,7 @@ impl<'c> Deref for Transaction<'c> {
 
 impl std::fmt::Debug for Transaction<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { outbox, inner: _, buffer } = self;
+        let Self { outbox, inner: _, buffer, prepared: _ } = self;
         f.debug_struct("Transaction")
             .field("outbox", outbox)
             .field("events", &buffer.records.len())

@@ -7,6 +7,7 @@ mod diesel_async;
 mod events;
 mod order;
 mod pipelining;
+mod prepared;
 mod proxy;
 mod savepoints;
 mod server;

@@ -21,8 +21,14 @@ async fn inserts_and_commit_are_sent_before_the_first_answer() {
     let mut expected = 0;
     for outbox in [Outbox::new(), Outbox::new().logical_messages("outbox")] {
         let is_row = expected == 0;
+        let prepared = outbox.prepare(&client).await.expect("prepared");
         for events in [0, 1, 2, 2500] {
-            let mut transaction = outbox.begin(&mut client).await.expect("begun");
+            let begun = if events == 1 {
+                prepared.begin(&mut client).await
+            } else {
+                outbox.begin(&mut client).await
+            };
+            let mut transaction = begun.expect("begun");
             transaction.execute(CHANGE, &[]).await.expect("changed");
             for version in 0..events {
                 transaction.publish(&changed(version)).expect("kept");
