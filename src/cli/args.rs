@@ -150,7 +150,8 @@ pub struct ReplayArguments {
           conflicts_with_all = ["id", "since", "until"])]
     pub position: Option<RangeInclusive<EventPosition>>,
     /// Topic to read for --position, from its beginning; can be repeated
-    #[arg(long, value_name = "TOPIC", requires = "position")]
+    #[arg(long, value_name = "TOPIC", requires = "position",
+          conflicts_with_all = ["id", "since", "until"])]
     pub read_topic: Vec<String>,
     /// Events that were written at this time or later, in PostgreSQL's notation; UTC without a zone
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
@@ -215,9 +216,16 @@ pub struct RecoverArguments {
     /// Name all events that are in Kafka and in no table, not only ten of them
     #[arg(long)]
     pub list: bool,
-    /// Publish the events, too, of which Kafka does not tell any more whether it had them
+    /// Take a record with the id of a row for its event, whatever key and value it has. Without this,
+    /// both have to be the same, unless the ids are the uuids of one table
     #[arg(long)]
+    pub ids_alone: bool,
+    /// Publish the events, too, of which Kafka does not tell any more whether it had them
+    #[arg(long, conflicts_with = "leave_undecided")]
     pub publish_undecided: bool,
+    /// With --apply: do not publish these, but the others
+    #[arg(long)]
+    pub leave_undecided: bool,
     /// Publish what is missing, instead of only reporting it
     #[arg(long)]
     pub apply: bool,

@@ -58,9 +58,11 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
             order_by: arguments.order_by,
             time_column: arguments.time_column,
             topics: Vec::new(),
+            ids_alone: false,
         },
         list: false,
         publish_undecided: true,
+        leave_undecided: false,
         apply: true,
     };
     match block_on(publish_existing(&config, &plan, options)) {

@@ -25,6 +25,8 @@ pub(super) struct RowOptions {
     /// Name all events whose rows are gone.
     pub(super) list: bool,
     pub(super) publish_undecided: bool,
+    /// Publish the others though some cannot be told.
+    pub(super) leave_undecided: bool,
     pub(super) apply: bool,
 }
 
@@ -44,9 +46,11 @@ pub(super) fn command(arguments: RecoverArguments) -> Exit {
             order_by: arguments.order_by,
             time_column: arguments.time_column,
             topics: arguments.read_topic,
+            ids_alone: arguments.ids_alone,
         },
         list: arguments.list,
         publish_undecided: arguments.publish_undecided,
+        leave_undecided: arguments.leave_undecided,
         apply: arguments.apply,
     };
     let recovered = block_on(async {
@@ -85,6 +89,7 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
         | RecoveryError::Sink(_)
         | RecoveryError::Assembly(_)
         | RecoveryError::NoIds
+        | RecoveryError::RowsWithoutIds(_)
         | RecoveryError::SeveralTables
         | RecoveryError::Positions(AdoptError::Off) => Exit::Config,
         RecoveryError::NoSlot(_) | RecoveryError::Used(_) | RecoveryError::TakenOver => Exit::Slot,
@@ -95,6 +100,8 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
         | RecoveryError::PartlyPublished
         | RecoveryError::OtherChoice
         | RecoveryError::Ghosts(_)
+        | RecoveryError::NoTopic(_)
+        | RecoveryError::Undecided(_)
         | RecoveryError::NoPositions(_) => Exit::Failure,
     }
 }
@@ -106,15 +113,15 @@ pub(super) async fn publish(
     positions: Positions,
     options: RowOptions,
 ) -> Result<Exit, RecoveryError> {
-    let RowOptions { wish, list, publish_undecided, apply } = options;
+    let RowOptions { wish, list, publish_undecided, leave_undecided, apply } = options;
     let has_slot = positions.has_slot();
     let mut ghosts = 0;
     let listed = |listed: Listed| match listed {
         Listed::Gap(text) => complain(&text),
-        Listed::Ghost(id) => {
+        Listed::Ghost(_) | Listed::OtherContent(_) => {
             ghosts += 1;
             if list || ghosts <= NAMED {
-                print(&format!("only in Kafka: {id}\n"));
+                print(&only_in_kafka(&listed));
             }
             if !list && ghosts == NAMED + 1 {
                 print("… (--list names all of them)\n");
@@ -129,18 +136,35 @@ pub(super) async fn publish(
             recovery.from().map_or_else(String::new, |from| format!("from {from} ")),
             bookmark.below.saturating_sub(1)
         ));
+        if let Some(from) = recovery.from() {
+            print(&format!(
+                "rows of transactions before {from} are from before the slot, or were left out by an \
+                 earlier recovery: they are not compared (--all compares them)\n"
+            ));
+        }
     }
     if let Some(compared) = recovery.compared() {
         print(&report(&compared, recovery.streamed()));
+        if compared.differing > 0 {
+            complain(&format!(
+                "{} of those that cannot be told have the id of a record with another key or value: the \
+                 row was updated, records had another form then (record.*; --ids-alone compares by \
+                 ids), or its id was given twice, as after a restore",
+                compared.differing
+            ));
+        }
     }
     let undecided = recovery.compared().map_or(0, |compared| compared.undecided);
     let rows = recovery.rows(publish_undecided);
     if !apply {
+        recovery.require_history()?;
         let slot =
             if has_slot { "" } else { "; the slot is missing: `walpost init --apply` first" };
         print(&format!("nothing was changed; with --apply {rows} events are published{slot}\n"));
-        recovery.require_history()?;
         return Ok(if rows + undecided == 0 { Exit::Ok } else { Exit::Failure });
+    }
+    if undecided > 0 && !publish_undecided && !leave_undecided {
+        return Err(RecoveryError::Undecided(undecided));
     }
     let mut progress = None;
     let published = recovery.publish(publish_undecided, |stop, metrics| {
@@ -164,17 +188,23 @@ pub(super) async fn publish(
     }
     print("; `walpost run` continues with what the slot sends\n");
     if undecided > 0 && !publish_undecided {
-        complain(&format!(
-            "{undecided} events were not published: whether they are in Kafka cannot be told; \
-             --publish-undecided publishes them too"
-        ));
-        return Ok(Exit::Failure);
+        complain(&format!("{undecided} events that cannot be told were left out"));
     }
     Ok(Exit::Ok)
 }
 
+fn only_in_kafka(listed: &Listed) -> String {
+    match listed {
+        Listed::Ghost(id) => format!("only in Kafka: {id}\n"),
+        Listed::OtherContent(id) => {
+            format!("only in Kafka: {id}, whose row has another key or value\n")
+        }
+        Listed::Gap(_) => String::new(),
+    }
+}
+
 fn report(compared: &Compared, streamed: u64) -> String {
-    let Compared { rows, published, missing, undecided, ghosts } = compared;
+    let Compared { rows, published, missing, undecided, differing: _, ghosts } = compared;
     format!(
         "rows that were compared:           {rows}\n\
          in Kafka:                          {published}\n\

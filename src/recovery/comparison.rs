@@ -1,14 +1,15 @@
-//! Which of the chosen rows are in Kafka, told by the events' ids.
+//! Which of the chosen rows are in Kafka, told by the events' ids, and by key and value where another
+//! event can have the same id.
 //!
-//! A row has 16 bytes here, whatever its size.
+//! A row has 20 bytes here, whatever its size.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use sha2::{Digest as _, Sha256};
 
 use super::ahead::{Streamed, expect};
 use super::error::RecoveryError;
-use super::published::{ID_HEADER, PublishedRecords};
+use super::published::{Content, ID_HEADER, PublishedEvent, PublishedRecords};
 use crate::lsn::Lsn;
 use crate::outbox::Outbox;
 use crate::pgoutput::{Insert, PgTimestamp, Tuple};
@@ -23,8 +24,8 @@ const MARGIN_MS: i64 = 15 * 3_600_000;
 /// Rows of each table whose topics are read too.
 const SAMPLED: u32 = 10_000;
 
-/// The start of a hash, and the place of the row among those that are read.
-type IdAt = ([u8; 12], u32);
+/// The start of a hash, the place of the row among those that are read, and its record's content.
+type IdAt = ([u8; 12], u32, Content);
 
 /// What became of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,8 @@ enum Fate {
     Published,
     /// Its topic may have lost its record, or the row has no id.
     Undecided,
+    /// A record has its id, and another key or value.
+    Differs,
     /// The slot sends it.
     Streamed,
 }
@@ -50,6 +53,8 @@ pub(crate) struct Compared {
     pub(crate) missing: u64,
     /// Those that cannot be told.
     pub(crate) undecided: u64,
+    /// Of these, those whose id a record has that has another key or value.
+    pub(crate) differing: u64,
     /// Events in Kafka whose rows are in none of the tables.
     pub(crate) ghosts: u64,
 }
@@ -59,6 +64,8 @@ pub(crate) struct Compared {
 pub(crate) enum Listed {
     /// The id of an event in Kafka whose row is in none of the tables.
     Ghost(String),
+    /// The id of an event in Kafka that a row has with another key or value.
+    OtherContent(String),
     /// Why rows of a topic cannot be told.
     Gap(String),
 }
@@ -81,6 +88,8 @@ struct Identifier<'a> {
 /// What is known of a row.
 struct Identified {
     id: Option<[u8; 12]>,
+    /// What its record is.
+    content: Content,
     /// Whether the slot sends it.
     is_streamed: bool,
     topic: Option<String>,
@@ -92,6 +101,11 @@ fn hash(id: &[u8]) -> [u8; 12] {
     start
 }
 
+/// What an event in Kafka is compared by; `None` for records of others.
+fn identified(event: PublishedEvent) -> Option<(Vec<u8>, Content)> {
+    event.id.map(|id| (id, event.content))
+}
+
 impl Identifier<'_> {
     fn of(&mut self, relation: u32, tuple: Tuple) -> Result<Identified, RecoveryError> {
         let position = EventPosition { commit_lsn: Lsn::ZERO, ordinal: 0 };
@@ -99,7 +113,8 @@ impl Identifier<'_> {
         let event = self.outbox.event(&insert, position, PgTimestamp::from_micros(0));
         // An unreadable row.
         let Some(Ok(event)) = event else {
-            return Ok(Identified { id: None, is_streamed: false, topic: None });
+            let content = Content::of(None, None);
+            return Ok(Identified { id: None, content, is_streamed: false, topic: None });
         };
         let raw = event.id.as_deref().and_then(|id| std::str::from_utf8(id).ok());
         let is_streamed = raw.is_some_and(|id| self.streamed.has(relation, id));
@@ -110,10 +125,12 @@ impl Identifier<'_> {
                     return Err(RecoveryError::NoIds);
                 }
                 let id = header.and_then(|header| header.value.as_deref()).map(hash);
-                Identified { id, is_streamed, topic: Some(record.topic.to_owned()) }
+                let content = Content::of(record.key.as_deref(), record.value.as_deref());
+                Identified { id, content, is_streamed, topic: Some(record.topic.to_owned()) }
             }
             Err(_) => Identified {
                 id: event.id.as_deref().map(hash),
+                content: Content::of(event.aggregate_id.as_deref(), event.payload.as_deref()),
                 is_streamed,
                 topic: self.dead_letters.clone(),
             },
@@ -157,6 +174,8 @@ pub(super) struct Comparing<'a> {
     pub(super) router: Router,
     pub(super) policies: &'a Policies,
     pub(super) from: ReadFrom,
+    /// Whether another event can have the same id, so that key and value must be the same too.
+    pub(super) by_content: bool,
     /// Whether to look for events whose rows are gone.
     pub(super) ghosts: bool,
     /// Whether the topics of other rows are read too: where not all rows are compared.
@@ -176,7 +195,7 @@ impl Comparison {
         note("reading the rows");
         let rows = Rows::read(snapshot, &mut identifier, comparing.samples).await?;
         let Rows { mut ids, topics, of_topic, mut fates, oldest_ms, is_untimed } = rows;
-        ids.sort_unstable();
+        ids.sort_unstable_by_key(|(id, at, _)| (*id, *at));
         let since = comparing.from.since_ms(oldest_ms.filter(|_| !is_untimed));
         let others = comparing.topics.iter().chain(&identifier.dead_letters).cloned();
         let read: BTreeSet<String> = topics.iter().cloned().chain(others).collect();
@@ -185,6 +204,11 @@ impl Comparison {
             note("no row tells a topic: --read-topic names those that walpost has published to");
         }
         let records = PublishedRecords::open(kafka, &read, since, &mut note).await?;
+        let lacks =
+            |name: &String| records.topics.iter().any(|topic| topic.name == *name && !topic.exists);
+        if let Some(topic) = comparing.topics.iter().find(|name| lacks(name)) {
+            return Err(RecoveryError::NoTopic(topic.clone()));
+        }
         note(&format!("reading {} records of these topics: {}", records.offsets, read.join(", ")));
         for topic in records.topics.iter().filter(|topic| !topic.has_known_policy) {
             list(Listed::Gap(format!(
@@ -204,39 +228,51 @@ impl Comparison {
             })
             .collect();
         let mut ghosts = 0;
+        let mut listed = HashSet::new();
         records
-            .read(
-                |event| event.id,
-                async |published| {
-                    let mut unknown = Vec::new();
-                    for id in published {
-                        let hash = hash(&id);
-                        let first = ids.partition_point(|(other, _)| *other < hash);
-                        let same = ids[first..].iter().take_while(|(other, _)| *other == hash);
-                        let mut is_known = false;
-                        for (_, at) in same {
-                            is_known = true;
-                            if let Some(fate) = fates.get_mut(*at as usize)
-                                && *fate != Fate::Streamed
-                            {
-                                *fate = Fate::Published;
-                            }
-                        }
-                        if !is_known && comparing.ghosts {
-                            // Texts of PostgreSQL have no zero bytes.
-                            unknown
-                                .extend(String::from_utf8(id).ok().filter(|id| !id.contains('\0')));
+            .read(identified, async |published| {
+                let mut unknown = Vec::new();
+                for (id, content) in published {
+                    let hash = hash(&id);
+                    let first = ids.partition_point(|(other, ..)| *other < hash);
+                    let same = ids[first..].iter().take_while(|(other, ..)| *other == hash);
+                    let (mut is_known, mut is_same) = (false, false);
+                    for (_, at, own) in same {
+                        is_known = true;
+                        let matches = !comparing.by_content || *own == content;
+                        is_same |= matches;
+                        let Some(fate) = fates.get_mut(*at as usize) else { continue };
+                        match *fate {
+                            Fate::Streamed | Fate::Published => {}
+                            _ if matches => *fate = Fate::Published,
+                            _ => *fate = Fate::Differs,
                         }
                     }
-                    unknown.sort_unstable();
-                    unknown.dedup();
-                    for ghost in snapshot.absent(unknown).await? {
+                    if is_same || !comparing.ghosts {
+                        continue;
+                    }
+                    // Texts of PostgreSQL have no zero bytes.
+                    let Some(id) = String::from_utf8(id).ok().filter(|id| !id.contains('\0'))
+                    else {
+                        continue;
+                    };
+                    if !is_known {
+                        unknown.push(id);
+                    } else if listed.insert((hash, content)) {
+                        ghosts += 1;
+                        list(Listed::OtherContent(id));
+                    }
+                }
+                unknown.sort_unstable();
+                unknown.dedup();
+                for ghost in snapshot.absent(unknown).await? {
+                    if listed.insert((hash(ghost.as_bytes()), Content::of(None, None))) {
                         ghosts += 1;
                         list(Listed::Ghost(ghost));
                     }
-                    Ok(())
-                },
-            )
+                }
+                Ok(())
+            })
             .await?;
         for (fate, topic) in fates.iter_mut().zip(of_topic) {
             if *fate == Fate::Missing && gaps.contains(&usize::from(topic)) {
@@ -248,7 +284,8 @@ impl Comparison {
             rows: fates.len() as u64 - count(Fate::Streamed),
             published: count(Fate::Published),
             missing: count(Fate::Missing),
-            undecided: count(Fate::Undecided),
+            undecided: count(Fate::Undecided) + count(Fate::Differs),
+            differing: count(Fate::Differs),
             ghosts,
         };
         Ok(Self { fates, counts })
@@ -262,7 +299,7 @@ impl Comparison {
     pub(super) fn is_wanted(&self, at: usize, with_undecided: bool) -> bool {
         match self.fates.get(at) {
             Some(Fate::Missing) => true,
-            Some(Fate::Undecided) => with_undecided,
+            Some(Fate::Undecided | Fate::Differs) => with_undecided,
             Some(Fate::Published | Fate::Streamed) | None => false,
         }
     }
@@ -341,14 +378,14 @@ impl Rows {
         Ok(all)
     }
 
-    fn add(&mut self, Identified { id, is_streamed, topic }: Identified) {
+    fn add(&mut self, Identified { id, content, is_streamed, topic }: Identified) {
         let at = u32::try_from(self.fates.len()).unwrap_or(u32::MAX);
         self.fates.push(match id {
             _ if is_streamed => Fate::Streamed,
             Some(_) => Fate::Missing,
             None => Fate::Undecided,
         });
-        self.ids.extend(id.map(|id| (id, at)));
+        self.ids.extend(id.map(|id| (id, at, content)));
         let topic = self.topic(topic);
         self.of_topic.push(topic);
     }

@@ -90,9 +90,20 @@ pub(crate) enum RowReplayError {
     /// Kafka.
     #[error(transparent)]
     Kafka(#[from] RecoveryError),
+    /// A record of another producer.
+    #[error(
+        "a record with such a position has an id that {table} cannot have ({why}): choose positions at \
+         which only this outbox was published"
+    )]
+    ForeignId {
+        /// The table.
+        table: TableName,
+        /// What PostgreSQL says.
+        why: String,
+    },
     /// No record was published there.
     #[error(
-        "no record of {0} has such a position: do these topics exist, and do records have the header \
+        "no record of {0} has such a position: do records have the header \
          walpost.position (record.headers)?"
     )]
     NoSuchPositions(String),
@@ -155,8 +166,9 @@ pub(crate) enum RecoveryError {
     OtherChoice,
     /// Transaction ids may not tell what is delivered.
     #[error(
-        "{0} events are in Kafka whose rows are in no table. If the server was set back, its transaction ids \
-         do not tell which rows are delivered: name a time before that with --since, or use --all"
+        "{0} events are in Kafka whose rows are in no table: retention has deleted them, or the server was \
+         set back, and then its transaction ids do not tell which rows are delivered. Name a time before \
+         that with --since, or use --all"
     )]
     Ghosts(u64),
     /// A topic cannot be read.
@@ -173,6 +185,21 @@ pub(crate) enum RecoveryError {
          cannot be read: end it (`kafka-transactions.sh find-hanging`), then run the command again"
     )]
     OpenTransaction(String),
+    /// A topic that was named is missing.
+    #[error("topic {0} does not exist: correct --read-topic")]
+    NoTopic(String),
+    /// Rows have no ids.
+    #[error(
+        "{0} has rows without an id: after an interruption they could not be told from those that are \
+         published. Give them ids, or delete them"
+    )]
+    RowsWithoutIds(TableName),
+    /// Whether some events are in Kafka cannot be told.
+    #[error(
+        "whether {0} events are in Kafka cannot be told: --publish-undecided publishes them too, \
+         --leave-undecided does not. Nothing was changed"
+    )]
+    Undecided(u64),
     /// Records have no ids.
     #[error(
         "records do not carry the events' ids in a header: walpost cannot tell which events are in \

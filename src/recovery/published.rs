@@ -8,6 +8,7 @@ use rdkafka::consumer::{Consumer as _, StreamConsumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
+use sha2::{Digest as _, Sha256};
 use tokio::time::{sleep, timeout};
 
 use super::error::RecoveryError;
@@ -45,6 +46,28 @@ pub(super) struct PublishedEvent {
     pub(super) id: Option<Vec<u8>>,
     /// Its position; `None`: the record does not have it.
     pub(super) position: Option<EventPosition>,
+    /// What its key and value are.
+    pub(super) content: Content,
+}
+
+/// Tells keys and values apart: the start of a hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Content([u8; 4]);
+
+impl Content {
+    /// That of a record with this key and value.
+    pub(super) fn of(key: Option<&[u8]>, value: Option<&[u8]>) -> Self {
+        let mut hash = Sha256::new();
+        for part in [key, value] {
+            // No two pairs are the same bytes.
+            let length = part.map_or(u64::MAX, |part| part.len() as u64);
+            hash.update(length.to_be_bytes());
+            hash.update(part.unwrap_or_default());
+        }
+        let mut start = [0; 4];
+        start.copy_from_slice(&hash.finalize()[..4]);
+        Self(start)
+    }
 }
 
 /// A topic that is read.
@@ -52,6 +75,8 @@ pub(super) struct PublishedEvent {
 pub(crate) struct ReadTopic {
     /// Its name.
     pub(crate) name: String,
+    /// Whether it exists.
+    pub(crate) exists: bool,
     /// Why it may lack records of the time in question; `None`: it has all.
     pub(crate) gap: Option<String>,
     /// Whether that includes that it is not compacted.
@@ -124,9 +149,11 @@ impl PublishedRecords {
                 (_, false) => None,
             };
             let is_empty = found.ranges.is_empty();
+            let exists = found.exists;
             ranges.push((name.clone(), found.ranges));
             read.push(ReadTopic {
                 name: name.clone(),
+                exists,
                 gap: gap.map(str::to_owned),
                 has_known_policy: is_compacted.is_some() || is_empty,
             });
@@ -159,13 +186,14 @@ fn event_of(record: &BorrowedMessage<'_>) -> PublishedEvent {
         let mut headers = record.headers()?.iter();
         headers.find(|header| header.key == name)?.value
     };
+    let content = Content::of(record.key(), record.payload());
     if let Ok(Some(letter)) = Letter::read(record.key(), record.payload(), header) {
         let (id, position) = (letter.id().map(<[u8]>::to_vec), Some(letter.position));
-        return PublishedEvent { id, position };
+        return PublishedEvent { id, position, content };
     }
     let position = header(POSITION_HEADER).and_then(|text| std::str::from_utf8(text).ok());
     let id = header(ID_HEADER).map(<[u8]>::to_vec);
-    PublishedEvent { id, position: position.and_then(EventPosition::from_text) }
+    PublishedEvent { id, position: position.and_then(EventPosition::from_text), content }
 }
 
 async fn read_topic<T>(
@@ -229,6 +257,8 @@ fn consumer(
 
 struct Found {
     ranges: Ranges,
+    /// Whether there is such a topic.
+    exists: bool,
     /// Whether records from the time on may be deleted.
     gap: bool,
 }
@@ -239,8 +269,9 @@ fn ranges_of(
     topic: &str,
     since_ms: Option<i64>,
 ) -> Result<Found, KafkaError> {
-    let mut found = Found { ranges: Ranges::new(), gap: false };
-    let numbers = sink::partitions_of(consumer, topic, REQUEST_TIMEOUT)?.unwrap_or_default();
+    let numbers = sink::partitions_of(consumer, topic, REQUEST_TIMEOUT)?;
+    let mut found = Found { ranges: Ranges::new(), exists: numbers.is_some(), gap: false };
+    let numbers = numbers.unwrap_or_default();
     let mut times = TopicPartitionList::new();
     for number in &numbers {
         let offset = Offset::Offset(since_ms.unwrap_or_default().max(0));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
 
-use super::error::RowReplayError;
+use super::error::{RecoveryError, RowReplayError};
 use super::published::{PublishedEvent, PublishedRecords};
 use crate::position::EventPosition;
 use crate::sink::KafkaConfig;
@@ -21,6 +21,9 @@ pub(crate) async fn ids_at(
     mut note: impl FnMut(&str),
 ) -> Result<Vec<String>, RowReplayError> {
     let records = PublishedRecords::open(kafka, topics, None, &mut note).await?;
+    if let Some(topic) = records.topics.iter().find(|topic| !topic.exists) {
+        return Err(RecoveryError::NoTopic(topic.name.clone()).into());
+    }
     note(&format!("reading {} records of {}", records.offsets, topics.join(", ")));
     for (topic, gap) in records.topics.iter().filter_map(|one| Some((&one.name, one.gap.as_ref()?)))
     {

@@ -18,11 +18,16 @@ use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, FoundTable, Role};
 use crate::relay::{StopHandle, Summary};
 use crate::setup::Positions;
-use crate::source::{APPLICATION_NAME, RowBound, RowChoice, RowPositions, RowSnapshot};
+use crate::source::{
+    APPLICATION_NAME, RowBound, RowChoice, RowPositions, RowSnapshot, log_if_slow,
+};
 use crate::state::{Bookmark, ChosenRows, Delivered, State, UnfinishedRows, unix_ms};
 
 /// Positions of rows from before the slot begin that many bytes before it.
 const WINDOW: u64 = 1 << 30;
+
+/// How far the clocks of walpost and of PostgreSQL may be apart, in milliseconds.
+const CLOCKS_MS: u64 = 15 * 60_000;
 
 /// Which rows are compared with Kafka.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +59,8 @@ pub(crate) struct RowWish {
     pub(crate) time_column: Option<String>,
     /// Topics to read besides those of the rows.
     pub(crate) topics: Vec<String>,
+    /// Whether an event of the same id is the same one, whatever its key and value.
+    pub(crate) ids_alone: bool,
 }
 
 /// Rows that the slot does not send, and what is in Kafka of them.
@@ -86,7 +93,7 @@ impl<'a> Recovery<'a> {
         list: impl FnMut(Listed),
         mut note: impl FnMut(&str),
     ) -> Result<Self, RecoveryError> {
-        let RowWish { purpose, order_by, time_column, topics } = wish;
+        let RowWish { purpose, order_by, time_column, topics, ids_alone } = wish;
         let conninfo = assembly::conninfo(config, environment)?;
         let source = assembly::source(config, environment)?;
         let profile = assembly::profile(config)?;
@@ -97,7 +104,14 @@ impl<'a> Recovery<'a> {
             note("reading ahead from the slot");
             let mut outbox = assembly::outbox_with_ids(config, &profile);
             let wanted = state.as_ref().and_then(|state| state.last);
-            Ahead::read(&snapshot, positions.client(), &source, &mut outbox, wanted).await?
+            let ahead = Ahead::read(&snapshot, positions.client(), &source, &mut outbox, wanted);
+            let waiting = || {
+                note(
+                    "PostgreSQL still reads the slot's WAL, or waits for a standby server of \
+                     synchronized_standby_slots that is down (walpost check names it)",
+                );
+            };
+            log_if_slow(waiting, ahead).await?
         } else {
             Ahead::default()
         };
@@ -107,11 +121,17 @@ impl<'a> Recovery<'a> {
         let streamed = ahead.from(then);
         let bound = match &chosen {
             ChosenRows::Since(time) => RowBound::Since(time.clone()),
-            ChosenRows::Bookmark(bookmark) => RowBound::FromXid(bookmark.below),
+            ChosenRows::Bookmark(bookmark) => RowBound::FromXid {
+                xid: bookmark.below,
+                since_ms: bookmark.at_ms.saturating_sub(CLOCKS_MS),
+            },
             ChosenRows::Existing | ChosenRows::All => RowBound::All,
         };
         let choice = RowChoice { bound, time_column, order_by };
         snapshot.choose(&config.source.publication, &names, &choice).await?;
+        if chosen == ChosenRows::Existing {
+            require_ids(&snapshot).await?;
+        }
         let began = state.and_then(|state| state.rows);
         let is_new = began.as_ref().is_none_or(|rows| rows.next.is_zero());
         require_distinct_ids(&snapshot, &names)?;
@@ -135,6 +155,7 @@ impl<'a> Recovery<'a> {
                 router: assembly::router(config, profile)?,
                 policies: &config.poison,
                 from,
+                by_content: !ids_alone && !has_unique_ids(&snapshot, &names),
                 ghosts: chosen != ChosenRows::Existing,
                 samples: matches!(chosen, ChosenRows::Since(_) | ChosenRows::Bookmark(_)),
             };
@@ -159,8 +180,12 @@ impl<'a> Recovery<'a> {
     }
 
     /// With a bookmark, and without a fork that tells where the histories part, ghosts may be those of a
-    /// server that was set back, and has given the same transaction ids again.
+    /// server that was set back, and has given the same transaction ids again. Where rows have times,
+    /// those that were written since are compared anyway.
     pub(crate) fn require_history(&self) -> Result<(), RecoveryError> {
+        if self.snapshot.has_times() {
+            return Ok(());
+        }
         let ghosts = self.compared().map_or(0, |compared| compared.ghosts);
         let is_by_xid = matches!(self.chosen, ChosenRows::Bookmark(_));
         if is_by_xid && self.fork.is_none() && ghosts > 0 {
@@ -392,8 +417,13 @@ fn bookmark(history: &History<'_>) -> Result<Bookmark, RecoveryError> {
     newest.ok_or_else(|| none("the state topic has no bookmark that holds on this server"))
 }
 
-/// Ids are told apart without their tables.
-fn require_distinct_ids(snapshot: &RowSnapshot, names: &ColumnNames) -> Result<(), RecoveryError> {
+/// Whether no two events have the same id: those of one table, as far as they are uuids. Others are
+/// given again after a restore, or by the database of another producer.
+fn has_unique_ids(snapshot: &RowSnapshot, names: &ColumnNames) -> bool {
+    snapshot.tables.len() == 1 && are_uuids(snapshot, names)
+}
+
+fn are_uuids(snapshot: &RowSnapshot, names: &ColumnNames) -> bool {
     /// `pg_type.oid` of `uuid`.
     const UUID: u32 = 2950;
     let is_uuid = |table: &FoundTable| {
@@ -402,10 +432,23 @@ fn require_distinct_ids(snapshot: &RowSnapshot, names: &ColumnNames) -> Result<(
         let id = names.find_map(|name| columns.iter().find(|column| column.name == name));
         id.is_some_and(|id| id.type_oid == UUID)
     };
-    if snapshot.tables.len() > 1 && !snapshot.tables.iter().all(is_uuid) {
+    snapshot.tables.iter().all(is_uuid)
+}
+
+/// Ids are told apart without their tables.
+fn require_distinct_ids(snapshot: &RowSnapshot, names: &ColumnNames) -> Result<(), RecoveryError> {
+    if snapshot.tables.len() > 1 && !are_uuids(snapshot, names) {
         return Err(RecoveryError::SeveralTables);
     }
     Ok(())
+}
+
+/// Without ids, rows from before the slot could not be told from others after an interruption.
+async fn require_ids(snapshot: &RowSnapshot) -> Result<(), RecoveryError> {
+    match snapshot.table_without_ids().await? {
+        Some(table) => Err(RecoveryError::RowsWithoutIds(table)),
+        None => Ok(()),
+    }
 }
 
 /// Fails where the rows of the tables cannot be published: this user may not read them, they have no
@@ -425,6 +468,7 @@ pub(crate) async fn require_readable(
         order_by: wish.order_by.clone(),
     };
     snapshot.choose(&config.source.publication, &names, &choice).await?;
+    require_ids(&snapshot).await?;
     require_distinct_ids(&snapshot, &names)
 }
 

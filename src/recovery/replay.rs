@@ -14,6 +14,7 @@ use super::replay_sql::{Filter, Manner, Selection, Sql, count, insert, list};
 use super::replayed_table::{ReplayedTable, Wish};
 use crate::excerpt::excerpt;
 use crate::outbox::{ColumnNames, Needs, Role, TableName};
+use crate::source::said;
 
 /// Rows that one transaction inserts again. Few, so that other sessions wait for its locks only
 /// shortly.
@@ -102,6 +103,10 @@ impl Replay {
         Ok((all, gone))
     }
 
+    fn is_published(&self) -> bool {
+        matches!(self.selection, Selection::Published(_))
+    }
+
     /// `is_one_of_several`: ids may be of another table, and no ids of this one at all.
     async fn find_in(
         &self,
@@ -113,6 +118,9 @@ impl Replay {
         let sql = count(&table, &self.selection, &self.filter)?;
         let row = match query(client, &sql).await {
             Err(error) if is_one_of_several && is_no_such_id(&error) => None,
+            Err(error) if self.is_published() && is_no_such_id(&error) => {
+                return Err(RowReplayError::ForeignId { table: table.name, why: said(&error) });
+            }
             answer => answer.map_err(&failed)?,
         };
         let counted = row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));

@@ -126,8 +126,9 @@ fn chosen(
             let (ids, id, kind) = (sql.texts(ids.clone()), table.id.quoted(), &table.id.kind);
             let chosen = condition(table, selection, filter, sql)?;
             format!(
-                "FROM pg_catalog.unnest({ids}) WITH ORDINALITY AS w (id, n)
-                 JOIN {name} AS o ON o.{id} = w.id::{kind} WHERE {chosen}"
+                "FROM (SELECT w.id::{kind} AS id, pg_catalog.min(w.n) AS n
+                         FROM pg_catalog.unnest({ids}) WITH ORDINALITY AS w (id, n) GROUP BY 1) AS w
+                 JOIN {name} AS o ON o.{id} = w.id WHERE {chosen}"
             )
         }
         Selection::Times { .. } => {

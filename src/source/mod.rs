@@ -12,7 +12,7 @@
 //! | `open`, `open_state`, `session_setup`, `resume`, `config` | opening a session at the right position |
 //! | `publication_guard`, `publication_fingerprint`, `catalog`, `types`, `membership` | the publication and its tables, as the catalogs have them |
 //! | `history`, `server_identity`, `advanced_slot` | whether server and slot are still the same |
-//! | `row_feed`, `row_snapshot` | rows that no slot sends, as a feed |
+//! | `row_feed`, `row_snapshot`, `row_conditions` | rows that no slot sends, as a feed |
 //! | `slot_lock`, `halt_notice`, `advisory_lock` | coordination between instances |
 //! | `error`, `slot_error`, `slot_metrics` | errors, and the slot's metrics |
 //! | `connection/`, `wire/` | connecting, and the replication protocol |
@@ -37,6 +37,7 @@ mod postgres_feed;
 mod publication_fingerprint;
 mod publication_guard;
 mod resume;
+mod row_conditions;
 mod row_feed;
 mod row_snapshot;
 mod server_identity;
@@ -77,8 +78,9 @@ pub use postgres_feed::PostgresFeed;
 pub use publication_fingerprint::PublicationFingerprint;
 pub(crate) use publication_guard::is_newer_than_slot;
 pub use resume::{Resume, Waited};
+pub(crate) use row_conditions::in_utc;
 pub(crate) use row_feed::{RowBatch, RowPositions, RowSession, RowSource};
-pub(crate) use row_snapshot::{RowBound, RowChoice, RowSnapshot, TIME_COLUMN, in_utc};
+pub(crate) use row_snapshot::{RowBound, RowChoice, RowSnapshot, TIME_COLUMN};
 pub use server_identity::ServerIdentity;
 pub(crate) use session_setup::identify_server;
 pub use slot_error::SlotError;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio::time::{Instant, sleep};
-use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, SimpleQueryMessage};
 
 use super::catalog::Facts;
 use super::connection::connect::{self, Control, SqlClient};
@@ -14,6 +14,7 @@ use super::connection::instance::Instance;
 use super::error::said;
 use super::membership::row_filter;
 use super::publication_guard::Catalogs;
+use super::row_conditions::{from_xid, in_text_form, in_utc, is_not_one_of};
 use super::session_setup::{server_history, session_settings};
 use super::timeline::Timelines;
 use super::{PublicationFingerprint, Security, ServerIdentity, SourceConfig, SourceError};
@@ -30,6 +31,9 @@ const FETCHED_BYTES: usize = 4 << 20;
 /// How long the WAL before the snapshot may take to be flushed. The WAL writer does that several
 /// times a second.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
+
+/// After that time a commit of walpost's own flushes it.
+const FLUSH_PAUSE: Duration = Duration::from_millis(300);
 
 /// Where rows have the time at which they were written, unless configured.
 pub(crate) const TIME_COLUMN: &str = "created_at";
@@ -48,9 +52,9 @@ const TABLE: &str = "
            pg_catalog.has_table_privilege(c.oid, 'SELECT')
       FROM pg_catalog.pg_class c WHERE c.oid = $1";
 
-/// The columns that have times, with or without a zone, and all others.
+/// The columns: whether they have times, with or without a zone, and may be NULL.
 const COLUMNS: &str = "
-    SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114
+    SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114, attnotnull
       FROM pg_catalog.pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped";
 
 /// Which rows are read.
@@ -58,9 +62,16 @@ const COLUMNS: &str = "
 pub(crate) enum RowBound {
     /// All.
     All,
-    /// Those that were written, or updated, by transactions with this id or a higher one.
-    FromXid(u64),
-    /// Those that were written at this time or later, in PostgreSQL's notation.
+    /// Those that were written, or updated, by transactions with this id or a higher one; and those
+    /// with a time of `since_ms` (milliseconds since 1970) or later: on a server that was set back,
+    /// transaction ids are given again.
+    FromXid {
+        /// The lowest id.
+        xid: u64,
+        /// When all transactions with lower ids had ended.
+        since_ms: u64,
+    },
+    /// Those that were written at this time or later, in PostgreSQL's notation, or have no time.
     Since(String),
 }
 
@@ -97,6 +108,28 @@ struct Scan {
     /// The id.
     id: String,
     order: String,
+    /// Whether the table tells when each row was written.
+    has_times: bool,
+}
+
+/// A column of a table.
+struct TableColumn {
+    name: String,
+    is_time: bool,
+    is_without_zone: bool,
+    /// It is never NULL.
+    is_set: bool,
+}
+
+impl TableColumn {
+    fn of(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            name: row.try_get(0)?,
+            is_time: row.try_get(1)?,
+            is_without_zone: row.try_get(2)?,
+            is_set: row.try_get(3)?,
+        })
+    }
 }
 
 /// A session with a snapshot.
@@ -161,6 +194,7 @@ impl RowSnapshot {
         };
         let settings = session_settings(conninfo, facts.version);
         snapshot.begin(&settings).await?;
+        snapshot.wait_for_flush(conninfo, application_name).await?;
         Ok(snapshot)
     }
 
@@ -184,16 +218,22 @@ impl RowSnapshot {
         let at_ms: i64 = row.try_get(2).map_err(failed)?;
         self.at_ms = u64::try_from(at_ms).unwrap_or_default();
         self.end = end.parse().map_err(|_| unreadable())?;
-        self.wait_for_flush().await
+        Ok(())
     }
 
     /// A transaction that commits asynchronously is visible before its commit is flushed, and the
-    /// server decodes only what is flushed.
-    async fn wait_for_flush(&self) -> Result<(), SourceError> {
+    /// server decodes only what is flushed. Other WAL, such as that of pages which were pruned by
+    /// reading them, can stay unflushed for long on an idle server: then a commit flushes it.
+    async fn wait_for_flush(
+        &self,
+        conninfo: &ConnInfo,
+        application_name: &str,
+    ) -> Result<(), SourceError> {
         let failed = |error| SourceError::query("reading the end of WAL", &error);
         let wanted = self.end.as_u64();
         let wanted = if wanted % PAGE <= PAGE_HEADER { wanted - wanted % PAGE } else { wanted };
-        let deadline = Instant::now() + FLUSH_LIMIT;
+        let began = Instant::now();
+        let mut has_flushed = false;
         loop {
             let sql = "SELECT pg_catalog.pg_current_wal_flush_lsn()::pg_catalog.text";
             let row = self.client.query_one(sql, &[]).await.map_err(failed)?;
@@ -201,7 +241,11 @@ impl RowSnapshot {
             if text.parse::<Lsn>().is_ok_and(|flushed| flushed.as_u64() >= wanted) {
                 return Ok(());
             }
-            if Instant::now() >= deadline {
+            if began.elapsed() >= FLUSH_PAUSE && !has_flushed {
+                has_flushed = true;
+                flush(conninfo, application_name).await?;
+            }
+            if began.elapsed() >= FLUSH_LIMIT {
                 let end = self.end;
                 return Err(SourceError::Lost(format!(
                     "PostgreSQL has flushed its WAL only up to {text}, and the snapshot has rows up to {end}"
@@ -209,6 +253,24 @@ impl RowSnapshot {
             }
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Whether all tables tell when each row was written. To be called after the choice.
+    pub(crate) fn has_times(&self) -> bool {
+        self.scans.iter().all(|scan| scan.has_times)
+    }
+
+    /// A table that has a row without an id, if there is one.
+    pub(crate) async fn table_without_ids(&self) -> Result<Option<TableName>, SourceError> {
+        for Scan { name, from, id, .. } in &self.scans {
+            let looking = |error| SourceError::query("looking for rows without an id", &error);
+            let sql = format!("SELECT EXISTS (SELECT {from} AND {id} IS NULL)");
+            let row = self.client.query_one(&sql, &[]).await.map_err(looking)?;
+            if row.try_get(0).map_err(looking)? {
+                return Ok(Some(name.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Where that timeline ends in the server's history.
@@ -287,28 +349,26 @@ impl RowSnapshot {
         }
         let only = if fact(0)? { "" } else { "ONLY " };
         let rows = self.client.query(COLUMNS, &[&oid]).await.map_err(failed)?;
-        let columns =
-            rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
-        let columns: Vec<(String, bool, bool)> =
-            columns.collect::<Result<_, tokio_postgres::Error>>().map_err(failed)?;
+        let columns = rows.iter().map(TableColumn::of).collect::<Result<Vec<_>, _>>();
+        let columns = columns.map_err(failed)?;
         let missing = |what: &str| SourceError::Setup(format!("table {name} has no column {what}"));
-        let has = |wanted: &str| columns.iter().any(|(column, ..)| column == wanted);
+        let has = |wanted: &str| columns.iter().any(|column| column.name == wanted);
         let id = names.looked_for(Role::Id).find(|id| has(id));
         let id = id.ok_or_else(|| missing("for the events' ids (outbox.columns.id)"))?;
         let kind = table.relation.columns.iter().find(|column| column.name == id);
         let is_number = kind.is_some_and(|column| NUMBERS.contains(&column.type_oid));
         let id = format!("o.{}", escape_identifier(id));
-        let time = |wanted: &str| {
-            let found = columns.iter().find(|(column, is_time, _)| column == wanted && *is_time);
-            found.map(|(column, _, is_without_zone)| in_utc(column, *is_without_zone))
-        };
-        let written = match choice.time_column.as_deref() {
+        let time =
+            |wanted: &str| columns.iter().find(|column| column.name == wanted && column.is_time);
+        let time_column = match choice.time_column.as_deref() {
             Some(wanted) => {
                 let no_time = || missing(&format!("{wanted} with a time (--time-column)"));
                 Some(time(wanted).ok_or_else(no_time)?)
             }
             None => names.looked_for(Role::Timestamp).find_map(time).or_else(|| time(TIME_COLUMN)),
         };
+        let has_times = time_column.is_some_and(|column| column.is_set);
+        let written = time_column.map(|column| in_utc(&column.name, column.is_without_zone));
         let order = match choice.order_by.as_deref() {
             Some(wanted) if !has(wanted) => {
                 return Err(missing(&format!("{wanted} (--order-by)")));
@@ -322,9 +382,15 @@ impl RowSnapshot {
         let order = order.into_iter().chain(last).collect::<Vec<_>>().join(", ");
         let bound = match (&choice.bound, &written) {
             (RowBound::All, _) => "true".to_owned(),
-            (RowBound::FromXid(from), _) => from_xid(*from, self.xmax),
+            (RowBound::FromXid { xid, .. }, None) => from_xid(*xid, self.xmax),
+            (RowBound::FromXid { xid, since_ms }, Some(written)) => {
+                let xids = from_xid(*xid, self.xmax);
+                let seconds = since_ms / 1000;
+                format!("({xids} OR {written} >= pg_catalog.to_timestamp({seconds}))")
+            }
             (RowBound::Since(time), Some(written)) => {
-                format!("{written} >= {}::pg_catalog.timestamptz", escape_literal(time))
+                let time = escape_literal(time);
+                format!("({written} IS NULL OR {written} >= {time}::pg_catalog.timestamptz)")
             }
             (RowBound::Since(_), None) => {
                 return Err(missing("created_at with a time: name one with --time-column"));
@@ -346,7 +412,7 @@ impl RowSnapshot {
         let columns = sent.chain([ms]).collect::<Vec<_>>().join(", ");
         // A filter names the columns without a table.
         let from = format!("FROM {only}{name} AS o WHERE ({filter})");
-        Ok(Scan { name, columns, from, bound, id, order })
+        Ok(Scan { name, columns, from, bound, id, order, has_times })
     }
 
     /// How many rows of a table are chosen, without those that have one of the ids in `without`.
@@ -461,6 +527,9 @@ impl RowSnapshot {
         mut each: impl FnMut(Message),
     ) -> Result<(), SourceError> {
         let reading = |error| SourceError::query("reading ahead from the slot", &error);
+        // If this process is killed while the server waits, such as for a standby server, the session
+        // must not keep the slot. Not all systems can tell.
+        let _ = client.batch_execute("SET client_connection_check_interval = '5s'").await;
         let sql = format!(
             "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL cursor_tuple_fraction = 1;
              DECLARE walpost_ahead NO SCROLL CURSOR FOR
@@ -491,47 +560,12 @@ impl RowSnapshot {
     }
 }
 
-/// A value as the output plugin sends it; a cast would strip the padding of `character`.
-fn in_text_form(value: &str) -> String {
-    format!("pg_catalog.format('%s', {value})")
-}
-
-/// The condition that an id is none of the first parameter's.
-fn is_not_one_of(id: &str) -> String {
-    format!(
-        "NOT EXISTS (SELECT FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
-                      WHERE w.id = {})",
-        in_text_form(id)
-    )
-}
-
-/// The time in a column of the row `o`, with its zone: without one it is UTC.
-pub(crate) fn in_utc(column: &str, is_without_zone: bool) -> String {
-    let column = escape_identifier(column);
-    if is_without_zone { format!("(o.{column} AT TIME ZONE 'UTC')") } else { format!("o.{column}") }
-}
-
-/// The condition for rows of transactions from an id on. A row has the lower 32 bits of the id, and
-/// keeps them when it is frozen; the others are those of the highest possible id, so that no row is
-/// taken for an older one than it is.
-fn from_xid(from: u64, xmax: u64) -> String {
-    const EPOCH: u64 = 1 << 32;
-    let (epoch, low) = (xmax / EPOCH * EPOCH, xmax % EPOCH);
-    let xmin = "o.xmin::pg_catalog.text::pg_catalog.int8";
-    format!("({xmin} + CASE WHEN {xmin} > {low} THEN {epoch} - {EPOCH} ELSE {epoch} END) >= {from}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_of_the_last_epoch_are_lower() {
-        let text = from_xid(7, (3 << 32) + 500);
-        assert!(
-            text.contains("> 500 THEN 12884901888 - 4294967296 ELSE 12884901888 END"),
-            "{text}"
-        );
-        assert!(text.ends_with(">= 7"), "{text}");
-    }
+/// Flushes WAL by a commit, on a session of its own.
+async fn flush(conninfo: &ConnInfo, application_name: &str) -> Result<(), SourceError> {
+    let failed = |error| SourceError::query("flushing WAL", &error);
+    let control = connect::control(conninfo, application_name).await?;
+    // A commit that has written nothing else would not flush.
+    let sql = "SET default_transaction_read_only = off; SET synchronous_commit = local;
+               SELECT pg_catalog.pg_logical_emit_message(true, 'walpost.flush', '')";
+    control.client.batch_execute(sql).await.map_err(failed)
 }

@@ -30,6 +30,8 @@ impl Before {
     fn init(&self, points: &str) -> Walpost {
         let init = self.fixture.command("init").args(self.arguments());
         let init = init.args(["--apply", "--existing-rows", "--order-by", "n"]);
+        // Several Kafka transactions.
+        let init = init.env("WALPOST_DELIVERY_TRANSACTION_BYTES", "32KiB");
         init.env("FAILPOINTS", points).start()
     }
 
@@ -98,23 +100,30 @@ async fn resumed_after_kills(delivery: &'static str) {
     before.run_is_refused(UNFINISHED).await;
     let mut points = vec!["rows_announced=return".to_owned()];
     for _ in 0..5 {
-        let records = fastrand::u32(0..4_000);
-        points.push(format!("acknowledged={records}*off->return"));
+        // Rows are read slowly, so that most of them are not sent yet.
+        let point = if delivery == "exactly-once" {
+            format!("committed={}*off->return", fastrand::u32(0..6))
+        } else {
+            format!("acknowledged={}*off->return", fastrand::u32(0..1_000))
+        };
+        points.push(format!("row_batch=sleep(200);{point}"));
     }
+    let mut published = Vec::new();
     for point in points {
         let init = before.init(&point);
-        let status = init.wait(LONG_TIMEOUT).await.expect("it dies or ends");
-        if status.success() {
-            // Fewer records than that were left.
-            break;
-        }
+        let status = init.wait(LONG_TIMEOUT).await.expect("it dies");
         assert_eq!(status.code(), None, "{point}: {:?}", init.stderr());
         before.run_is_refused(UNFINISHED).await;
         // A poller, for instance.
         let update = "UPDATE public.outbox SET event_type = 'seen' WHERE n % 50 = 1";
         postgres.execute(update).await;
+        postgres.execute(&format!("BEGIN; {}; COMMIT", with_savepoints(5))).await;
         writer.commits(10).await;
+        published.push(fixture.records().await.len());
     }
+    // Each of the kills left a part of the rows.
+    assert!(published[0] == 0 && published.last() < Some(&12_000), "{published:?}");
+    assert!(published.windows(2).filter(|two| two[0] < two[1]).count() >= 4, "{published:?}");
     let (code, said) = ended(&before.init("")).await;
     assert!(code == Some(0) || said.contains("walpost recover --all"), "{said}");
     let walpost = fixture.run_with(&before.arguments()).await;
@@ -200,6 +209,25 @@ async fn rows_that_the_slot_sends_and_that_are_gone_leave_none_out() {
     assert_eq!(code, Some(0), "{said}");
     assert!(init.stdout().join("\n").contains("5 events published"), "{:?}", init.stdout());
     assert_eq!(fixture.records().await.len(), 5);
+}
+
+/// They could not be told from those that are published, after an interruption.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_without_ids_are_reported_before_anything_is_announced() {
+    let before = Before::new("exactly-once").await;
+    let (fixture, postgres) = (&before.fixture, &before.fixture.postgres);
+    postgres
+        .execute("ALTER TABLE public.outbox DROP CONSTRAINT outbox_pkey, ALTER id DROP NOT NULL")
+        .await;
+    postgres.execute(&insert(5, 3)).await;
+    postgres.execute("UPDATE public.outbox SET id = NULL WHERE n = 3").await;
+    let (code, said) = ended(&before.init("")).await;
+    assert!(code == Some(78) && said.contains("public.outbox has rows without an id"), "{said}");
+    let slots = postgres.query_text("SELECT count(*) FROM pg_replication_slots").await;
+    assert_eq!(slots.as_deref(), Some("0"));
+    postgres.execute("DELETE FROM public.outbox WHERE id IS NULL").await;
+    let (code, said) = ended(&before.init("")).await;
+    assert_eq!((code, fixture.records().await.len()), (Some(0), 4), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -35,6 +35,7 @@ mod prune;
 mod records;
 #[cfg(feature = "crash-points")]
 mod recover;
+mod recover_ids;
 mod replay;
 mod replay_events;
 mod sessions;

@@ -100,8 +100,10 @@ async fn events_with_ids_are_published_again_marked_or_as_copies() {
     assert_eq!(deliver(&fixture).await.len(), 3);
     let upper = ids[1].to_uppercase();
     let (status, said) =
-        replay(&fixture, &["--id", &ids[0], "--id", &upper, "--mark", "--apply"]).await;
+        replay(&fixture, &["--id", &ids[0], "--id", &upper, "--id", &ids[1], "--mark", "--apply"])
+            .await;
     assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("public.outbox: 2 events"), "{said}");
     let records = deliver(&fixture).await;
     let marked: Vec<_> =
         records.iter().filter(|record| record.header("replayed_at").is_some()).collect();
@@ -164,7 +166,7 @@ async fn events_are_published_again_by_the_positions_of_their_records() {
     let (status, said) =
         replay(&fixture, &["--position", position(3), "--read-topic", "none"]).await;
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("do these topics exist"), "{said}");
+    assert!(said.contains("topic none does not exist"), "{said}");
     for wrong in
         [&["--position", position(3)][..], &["--position", "0/16B3748", "--read-topic", &topic]]
     {
