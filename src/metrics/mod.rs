@@ -68,6 +68,8 @@ pub struct Metrics {
     pub split_transactions: Figure,
     /// Microseconds for which reading was blocked by backpressure.
     pub backpressure_micros: Figure,
+    /// Microseconds for which transactions were held back until other sessions see them.
+    pub visibility_wait_micros: Figure,
     /// Acknowledged records, of all topics.
     pub delivered: Figure,
     /// When the oldest unconfirmed transaction committed.
@@ -159,6 +161,7 @@ impl Default for Metrics {
             state_failures: Figure::default(),
             split_transactions: Figure::default(),
             backpressure_micros: Figure::default(),
+            visibility_wait_micros: Figure::default(),
             delivered: Figure::default(),
             oldest_unconfirmed: Moment::default(),
             last_received: Moment::default(),

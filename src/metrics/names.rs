@@ -120,6 +120,8 @@ metrics! {
         "PostgreSQL transactions of which a part was committed to Kafka before the rest: they exceed delivery.transaction_bytes. Only with exactly-once delivery.";
     BACKPRESSURE_SECONDS = Counter "walpost_backpressure_seconds_total" []
         "Time during which reading from PostgreSQL was paused because the in-flight limit was reached or Kafka accepted no records.";
+    VISIBILITY_WAIT_SECONDS = Counter "walpost_visibility_wait_seconds_total" []
+        "Time during which a transaction was held back because other sessions did not see it yet (delivery.wait_until_visible).";
     RECONNECTS = Counter "walpost_reconnects_total" ["peer", "reason"]
         "Lost PostgreSQL sessions and replaced Kafka producers, by reason.";
 }

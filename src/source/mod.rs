@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `feed`, `feed_base`, `feed_select`, `stream`, `postgres_feed`, `catchup/` | the two feeds and the choice between them |
 //! | `open`, `open_state`, `session_setup`, `resume`, `config` | opening a session at the right position |
+//! | `visibility` | holding back what other sessions do not see yet |
 //! | `publication_guard`, `publication_fingerprint`, `catalog`, `types`, `membership` | the publication and its tables, as the catalogs have them |
 //! | `history`, `server_identity`, `advanced_slot` | whether server and slot are still the same |
 //! | `row_feed`, `row_snapshot` | rows that no slot sends, as a feed |
@@ -47,6 +48,7 @@ mod slot_metrics;
 mod stream;
 mod timeline;
 mod types;
+mod visibility;
 mod wire;
 
 pub use catalog::{Facts, Slot, published_tables};
@@ -69,7 +71,9 @@ pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
 pub(crate) use error::said;
 pub use error::{Holder, HolderKind, PublicationChange, SourceError};
-pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
+pub use feed::{
+    Announcement, Feed, HeldBack, OpenError, Received, Source, SwitchFeed, VisibilityWaits,
+};
 pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};
 pub(crate) use membership::{membership, row_filter};
 pub use open_state::OpenState;

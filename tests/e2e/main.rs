@@ -53,4 +53,5 @@ mod topics;
 mod traces;
 mod transactions;
 mod values;
+mod visibility;
 mod volume;
