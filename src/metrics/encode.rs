@@ -158,6 +158,9 @@ fn progress(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
 }
 
 fn by_label(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
+    let sizes = lock(&figures.outbox).clone();
+    let sizes = sizes.iter().map(|(table, bytes)| ([table.as_str()], *bytes));
+    page.gauges(&names::OUTBOX_SIZE_BYTES, sizes)?;
     let topics = lock(&figures.topics).clone();
     let events = topics.iter().map(|(topic, it)| ([topic.as_str()], it.events));
     page.counts(&names::EVENTS_PUBLISHED, events)?;

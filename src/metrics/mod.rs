@@ -18,7 +18,7 @@ pub(crate) use self::encode::Page;
 use self::histogram::Histogram;
 pub use self::state::{LastError, Phase};
 use crate::lsn::Lsn;
-use crate::source::SlotMetrics;
+use crate::source::{SlotMetrics, TableSize};
 
 /// Maximum number of topics with their own count.
 const TOPICS: usize = 1000;
@@ -85,6 +85,7 @@ pub struct Metrics {
     poison: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     reconnects: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     slot: Mutex<Option<SlotMetrics>>,
+    outbox: Mutex<BTreeMap<String, u64>>,
 }
 
 /// A number.
@@ -173,6 +174,7 @@ impl Default for Metrics {
             poison: Mutex::default(),
             reconnects: Mutex::default(),
             slot: Mutex::default(),
+            outbox: Mutex::default(),
         }
     }
 }
@@ -277,6 +279,11 @@ impl Metrics {
     /// The slot's last known metrics.
     pub fn slot_metrics(&self) -> Option<SlotMetrics> {
         lock(&self.slot).clone()
+    }
+
+    /// Sets the sizes of outbox tables; those of others stay.
+    pub fn outbox_sizes(&self, sizes: Vec<TableSize>) {
+        lock(&self.outbox).extend(sizes.into_iter().map(|size| (size.table, size.bytes)));
     }
 
     /// The flush LSN.

@@ -74,6 +74,8 @@ metrics! {
         "Bytes of large transactions that PostgreSQL spilled to disk while it decoded them for the slot (pg_stat_replication_slots). Counted by the server, not from walpost's start.";
     SLOT_OBSERVED_TIMESTAMP = Gauge "walpost_slot_observed_timestamp_seconds" []
         "When the slot metrics were last read; 0 before the first read. They keep their last values while PostgreSQL is unreachable.";
+    OUTBOX_SIZE_BYTES = Gauge "walpost_outbox_size_bytes" ["table"]
+        "Size of an outbox table on disk, with its partitions, indexes and TOAST, read from PostgreSQL once a minute. It keeps its last value while the table is locked exclusively. Deleted rows count until vacuum has freed their pages.";
     RECEIVED_LSN = Gauge "walpost_received_lsn" []
         "Position up to which WAL was received, as a number of bytes.";
     CONFIRMED_LSN = Gauge "walpost_confirmed_lsn" []

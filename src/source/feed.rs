@@ -10,7 +10,7 @@ use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceErro
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::pgoutput::{Message, PgTimestamp};
-use crate::source::SlotMetrics;
+use crate::source::{SlotMetrics, TableSize};
 
 /// Opens feeds.
 pub trait Source: Clone {
@@ -147,6 +147,11 @@ pub trait Feed {
 
     /// The slot's state, if it was read since the last call.
     fn slot_metrics(&mut self) -> Option<SlotMetrics>;
+
+    /// The sizes of the outbox tables, if they were read since the last call.
+    fn outbox_sizes(&self) -> Option<Vec<TableSize>> {
+        None
+    }
 
     /// The waits until other sessions see transactions.
     fn visibility_waits(&self) -> VisibilityWaits {

@@ -15,7 +15,7 @@
 //! | `history`, `server_identity`, `advanced_slot` | whether server and slot are still the same |
 //! | `row_feed`, `row_snapshot` | rows that no slot sends, as a feed |
 //! | `slot_lock`, `halt_notice`, `advisory_lock` | coordination between instances |
-//! | `error`, `slot_error`, `slot_metrics` | errors, and the slot's metrics |
+//! | `error`, `slot_error`, `slot_metrics`, `outbox_size` | errors, and the metrics that PostgreSQL has |
 //! | `connection/`, `wire/` | connecting, and the replication protocol |
 
 mod advanced_slot;
@@ -34,6 +34,7 @@ mod history;
 mod membership;
 mod open;
 mod open_state;
+mod outbox_size;
 mod postgres_feed;
 mod publication_fingerprint;
 mod publication_guard;
@@ -77,6 +78,7 @@ pub use feed::{
 pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};
 pub(crate) use membership::{membership, row_filter};
 pub use open_state::OpenState;
+pub use outbox_size::TableSize;
 pub use postgres_feed::PostgresFeed;
 pub use publication_fingerprint::PublicationFingerprint;
 pub(crate) use publication_guard::is_newer_than_slot;

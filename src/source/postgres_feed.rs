@@ -19,7 +19,7 @@ use super::visibility::Visibility;
 use super::wire::Security;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
-use crate::source::SlotMetrics;
+use crate::source::{SlotMetrics, TableSize};
 
 /// An open feed.
 pub struct PostgresFeed {
@@ -277,6 +277,10 @@ impl Feed for PostgresFeed {
             ActiveFeed::Stream(session) => session.slot_metrics(),
             ActiveFeed::Catchup(backlog) => backlog.slot_metrics(),
         }
+    }
+
+    fn outbox_sizes(&self) -> Option<Vec<TableSize>> {
+        self.base().observer.take_sizes()
     }
 
     fn visibility_waits(&self) -> VisibilityWaits {

@@ -24,6 +24,7 @@ mod first_batch;
 mod library;
 mod membership;
 mod messages;
+mod outbox_size;
 mod partitioner;
 mod partitions;
 mod pg_upgrade;
