@@ -33,6 +33,8 @@ mod poison;
 mod poison_isolation;
 #[cfg(feature = "crash-points")]
 mod prune;
+#[cfg(feature = "crash-points")]
+mod prune_reports;
 mod records;
 #[cfg(feature = "crash-points")]
 mod recover;
