@@ -57,6 +57,18 @@ impl Pair {
         .await;
     }
 
+    /// The standby receives nothing more.
+    async fn cut_off(&self) {
+        self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''").await;
+        self.standby.execute("SELECT pg_reload_conf()").await;
+        eventually(SHORT_TIMEOUT, "the standby is alone", async || {
+            let follows = "SELECT count(*) FROM pg_stat_replication
+                            WHERE application_name = 'standby'";
+            self.fixture.postgres.query_text(follows).await.as_deref() == Some("0")
+        })
+        .await;
+    }
+
     /// The primary is killed, and the standby takes its place.
     pub(crate) async fn fail_over(self) -> (Fixture, Proxy) {
         self.fail_over_to("SELECT 1").await
@@ -158,14 +170,7 @@ async fn failover_without_the_slot_or_with_lost_commits_ends_the_run() {
         let walpost = pair.fixture.run().await;
         rows(&pair.fixture, 20).await;
         pair.synchronize(false).await;
-        pair.standby.execute("ALTER SYSTEM SET primary_conninfo = ''").await;
-        pair.standby.execute("SELECT pg_reload_conf()").await;
-        eventually(SHORT_TIMEOUT, "the standby is alone", async || {
-            let follows = "SELECT count(*) FROM pg_stat_replication
-                            WHERE application_name = 'standby'";
-            pair.fixture.postgres.query_text(follows).await.as_deref() == Some("0")
-        })
-        .await;
+        pair.cut_off().await;
         rows(&pair.fixture, 20).await;
         let before = pair.fixture.records().await.len();
         // Its WAL grows past what was published.
@@ -190,8 +195,7 @@ async fn event_that_the_promoted_server_lacks_is_not_published() {
     let answering = Answering::over(run).await;
     rows(&pair.fixture, 20).await;
     pair.synchronize(false).await;
-    pair.standby.execute("ALTER SYSTEM SET primary_conninfo = ''").await;
-    pair.standby.execute("SELECT pg_reload_conf()").await;
+    pair.cut_off().await;
     let client = pair.fixture.postgres.client().await;
     let committed = tokio::spawn(async move { client.batch_execute(&insert(7, 3)).await });
     eventually(SHORT_TIMEOUT, "its transaction is held back", async || {
