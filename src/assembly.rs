@@ -184,6 +184,7 @@ pub(crate) fn source(
             CatchUpMode::Stream => CatchUp::default(),
         },
         open_state: OpenState::default(),
+        wait_until_visible: config.delivery.wait_until_visible,
         messages: config.outbox.message_prefix.is_some()
             || config.outbox.plain_message_prefix.is_some(),
     })

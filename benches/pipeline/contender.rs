@@ -18,6 +18,10 @@ pub(crate) enum Contender {
     WalpostWithState,
     /// walpost in exactly-once mode.
     WalpostExactlyOnce,
+    /// walpost that waits until other sessions see a transaction.
+    WalpostVisible,
+    /// The same, and it always streams.
+    WalpostVisibleStreaming,
     /// Debezium's connector with the outbox event router, on a worker of Kafka Connect, with large
     /// batches and short waits, as its manual and Kafka's advise where it is to be fast.
     Debezium,
@@ -36,6 +40,8 @@ impl Contender {
             Self::WalpostStreaming => "walpost --catch-up stream",
             Self::WalpostWithState => "walpost, state topic",
             Self::WalpostExactlyOnce => "walpost, exactly once",
+            Self::WalpostVisible => "walpost, until visible",
+            Self::WalpostVisibleStreaming => "walpost, until visible, --catch-up stream",
             Self::Debezium => "Debezium",
         }
     }
@@ -47,6 +53,8 @@ impl Contender {
             Self::WalpostStreaming => "streaming",
             Self::WalpostWithState => "state",
             Self::WalpostExactlyOnce => "once",
+            Self::WalpostVisible => "visible",
+            Self::WalpostVisibleStreaming => "visible_streaming",
             Self::Debezium => "debezium",
         }
     }
@@ -57,7 +65,11 @@ impl Contender {
             Self::WalpostWithState | Self::WalpostExactlyOnce => {
                 fixture.adopt(slot, &state_topic(topics)).await;
             }
-            Self::Walpost | Self::WalpostStreaming | Self::Debezium => {}
+            Self::Walpost
+            | Self::WalpostStreaming
+            | Self::WalpostVisible
+            | Self::WalpostVisibleStreaming
+            | Self::Debezium => {}
         }
     }
 
@@ -72,13 +84,17 @@ impl Contender {
         let state_topic = state_topic(topics);
         let walpost = |arguments: &[&str]| {
             let run = fixture.run(&topics.template(), bootstrap);
+            let waits = matches!(self, Self::WalpostVisible | Self::WalpostVisibleStreaming);
             let run = run.args(["--slot", slot, "--publication", publication]);
+            let run = run.env("WALPOST_DELIVERY_WAIT_UNTIL_VISIBLE", waits.to_string());
             Running::Walpost(Box::new(run.args(arguments).start()))
         };
         let with_state = ["--state-topic", state_topic.as_str()];
         match self {
-            Self::Walpost => walpost(&[]),
-            Self::WalpostStreaming => walpost(&["--catch-up", "stream"]),
+            Self::Walpost | Self::WalpostVisible => walpost(&[]),
+            Self::WalpostStreaming | Self::WalpostVisibleStreaming => {
+                walpost(&["--catch-up", "stream"])
+            }
             Self::WalpostWithState => walpost(&with_state),
             Self::WalpostExactlyOnce => {
                 walpost(&[&with_state[..], &["--delivery", "exactly-once"]].concat())

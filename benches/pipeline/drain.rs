@@ -69,10 +69,11 @@ async fn of_cell(
     (limit, limit_as_set): (f64, f64),
     report: &mut Report,
 ) {
-    let mut own: Option<Run> = None;
+    let (mut own, mut streaming): (Option<Run>, Option<Run>) = (None, None);
     let walposts = [Contender::Walpost, Contender::WalpostStreaming];
     let others = plan.contenders().into_iter().skip(1);
-    for contender in walposts.into_iter().chain(others) {
+    let visible = plan.visible.then_some(Contender::WalpostVisibleStreaming);
+    for contender in walposts.into_iter().chain(others).chain(visible) {
         let name = format!("{}_{round}", contender.word());
         let run = drain(fixture, conditions, plan.rows, &name, contender).await;
         let who = contender.name();
@@ -86,8 +87,18 @@ async fn of_cell(
                 if let Some(own) = own {
                     own.compare(&run, report, part);
                 }
+                streaming = Some(run);
             }
-            (Contender::WalpostWithState | Contender::WalpostExactlyOnce, own) => {
+            (Contender::WalpostVisibleStreaming, _) => {
+                let seconds = streaming.as_ref().map_or(f64::NAN, |run| run.seconds);
+                report.add(part, who, "rate ÷ without", "", seconds / run.seconds);
+            }
+            (
+                Contender::WalpostWithState
+                | Contender::WalpostExactlyOnce
+                | Contender::WalpostVisible,
+                own,
+            ) => {
                 let seconds = own.as_ref().map_or(f64::NAN, |own| own.seconds);
                 report.add(part, who, "rate ÷ without", "", seconds / run.seconds);
             }

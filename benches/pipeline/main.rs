@@ -115,6 +115,9 @@ struct Plan {
     /// Measure walpost with a state topic and in exactly-once mode too
     #[arg(long)]
     modes: bool,
+    /// Measure walpost that waits until other sessions see a transaction too
+    #[arg(long)]
+    visible: bool,
     /// A PostgreSQL of yours: a superuser's URL without TLS, which the process list shows. The
     /// database `walpost_bench` is dropped there and recreated, a role walpost is made, and
     /// slots of the bench keep log while it runs
@@ -191,7 +194,8 @@ impl Plan {
         let debezium = self.peers.then_some(Contender::Debezium);
         let modes = [Contender::WalpostWithState, Contender::WalpostExactlyOnce];
         let modes = modes.into_iter().filter(|_| self.modes);
-        std::iter::once(Contender::Walpost).chain(modes).chain(debezium).collect()
+        let visible = self.visible.then_some(Contender::WalpostVisible);
+        std::iter::once(Contender::Walpost).chain(modes).chain(visible).chain(debezium).collect()
     }
 }
 

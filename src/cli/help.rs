@@ -104,7 +104,8 @@ pub(super) const PRUNE_EXAMPLES: &str = "\
 Examples:
   walpost prune --dry-run                            # count only
   walpost prune --older-than 30d --max-duration 10min
-  walpost prune --archive-to audit.outbox";
+  walpost prune --archive-to audit.outbox
+  walpost prune --archive-command 'gzip > /archive/$(date +%s%N).jsonl.gz'";
 
 pub(super) const PRUNE_ACTS: &str = "\
 Deletes rows that are older than --older-than and proved to be delivered: by the state topic, and by

@@ -12,7 +12,8 @@ use crate::assembly;
 use crate::config::{Config, Environment, Flags, show_bytes};
 use crate::record::Policy;
 use crate::retention::{
-    Counted, Limits, Proof, Prune, PruneError, Pruned, PrunedTable, Stopped, Wanted,
+    Archive, Counted, Limits, Oldest, Proof, Prune, PruneError, Pruned, PrunedTable, Stopped,
+    Wanted, check_archive,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 use crate::state::unix_ms;
@@ -32,13 +33,16 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
             complain(&error.to_string());
             match error {
                 PruneError::Source(error) => (&error).into(),
-                PruneError::NoTables | PruneError::NoStateTopic | PruneError::Table { .. } => {
-                    Exit::Config
-                }
+                PruneError::NoTables
+                | PruneError::NoStateTopic
+                | PruneError::UnknownSlot { .. }
+                | PruneError::Table { .. } => Exit::Config,
                 PruneError::Standby
                 | PruneError::State { .. }
                 | PruneError::Unproved(_)
                 | PruneError::Skips
+                | PruneError::Kept { .. }
+                | PruneError::Command { .. }
                 | PruneError::NotArchived { .. }
                 | PruneError::Database { .. } => Exit::Failure,
             }
@@ -94,6 +98,11 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
                 .to_owned(),
         });
     }
+    if let Some(archive) = &arguments.archive_to {
+        for table in &tables {
+            check_archive(client, table, archive).await?;
+        }
+    }
     if arguments.dry_run {
         for table in &tables {
             let notice = || complain(&format!("still counting the rows of {}", table.name));
@@ -119,24 +128,27 @@ async fn time_before(client: &SqlClient, ago: Duration) -> Result<String, Source
 fn announce(proof: &Proof, before: &str) {
     let ago = unix_ms().saturating_sub(proof.at_ms) / 1000;
     print(&format!(
-        "rows that were written before {before}, and are delivered, as the state topic told {ago} s ago\n"
+        "rows that were written before {before}, and were delivered according to the state topic {ago} s ago\n"
     ));
-    if let Some((slot, confirmed)) = &proof.held_by {
+    if let Some((slot, confirmed, is_lost)) = &proof.held_by {
+        let is_lost = if *is_lost { " is lost, and" } else { "" };
         complain(&format!(
-            "replication slot \"{slot}\" has confirmed only {confirmed}: newer rows are kept"
+            "replication slot \"{slot}\"{is_lost} has confirmed only {confirmed}: newer rows are kept"
         ));
     }
 }
 
 fn report(table: &PrunedTable, counted: Counted) -> String {
-    let Counted { deletable, young, undelivered, before_slot, unpublished } = counted;
+    let Counted { oldest, deletable, young, undelivered, before_slot, unpublished } = counted;
+    let oldest = oldest.unwrap_or_else(|| "none".to_owned());
     format!(
         "{}:\n\
          to be deleted:                       {deletable}\n\
          younger, or without a time:          {young}\n\
          old, and not proved to be delivered: {undelivered}\n\
          from before the slot:                {before_slot}\n\
-         not sent by the publication:         {unpublished}\n",
+         not sent by the publication:         {unpublished}\n\
+         oldest row:                          {oldest}\n",
         table.name
     )
 }
@@ -155,10 +167,12 @@ async fn delete(
     };
     let is_stopped = stop_flag();
     let what = (proof, before, config.source.slot.as_str());
-    let prepared = Prune::begin(client, what, arguments.archive_to.as_ref(), limits).await;
+    let command = arguments.archive_command.as_deref().map(Archive::Command);
+    let archive = arguments.archive_to.as_ref().map(Archive::Table).or(command);
+    let prepared = Prune::begin(client, what, archive, limits).await;
     let mut pruning =
         prepared.map_err(|error| SourceError::query("preparing the session", &error))?;
-    let done = if arguments.archive_to.is_some() { "archived" } else { "deleted" };
+    let done = if archive.is_some() { "archived" } else { "deleted" };
     let mut exit = Exit::Ok;
     for table in tables {
         let (began, mut reported) = (Instant::now(), Instant::now());
@@ -169,13 +183,18 @@ async fn delete(
             }
             !is_stopped.load(Ordering::Relaxed)
         });
-        let pruned = pruned.await?;
+        let (pruned, ended) = pruned.await;
         print(&format!("{}: {} rows {done}\n", table.name, pruned.rows));
         if pruned.locked_pages > 0 {
             complain(&format!(
                 "{}: {} pages were left out, since other sessions had rows of them locked",
                 table.name, pruned.locked_pages
             ));
+        }
+        ended?;
+        if pruned.stopped != Some(Stopped::Signal) {
+            let oldest = table.oldest(client).await?;
+            print(&format!("{}: {}\n", table.name, left(oldest)));
         }
         if let Some(stopped) = pruned.stopped {
             complain(&why(stopped));
@@ -186,6 +205,18 @@ async fn delete(
         }
     }
     Ok(exit)
+}
+
+fn left(oldest: Oldest) -> String {
+    match oldest {
+        Oldest::None => "no row with a time is left".to_owned(),
+        Oldest::At(time) => format!("the oldest row that is left is from {time}"),
+        Oldest::Unknown => {
+            "the oldest row that is left was not found within 10 s: an index on the time \
+                            helps"
+                .to_owned()
+        }
+    }
 }
 
 fn why(stopped: Stopped) -> String {

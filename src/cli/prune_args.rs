@@ -28,6 +28,11 @@ pub struct PruneArguments {
     /// Insert the rows into this table, which has their columns, in the transaction that deletes them
     #[arg(long, value_name = "TABLE")]
     pub archive_to: Option<TableName>,
+    /// Write the rows of a transaction as lines of JSON to the standard input of this shell command,
+    /// and delete them once it has ended with 0. WALPOST_TABLE is the table. Killed in between, rows are
+    /// archived again
+    #[arg(long, value_name = "COMMAND", conflicts_with = "archive_to")]
+    pub archive_command: Option<String>,
     /// Column with the time at which a row was written [default: outbox.columns.timestamp, or
     /// created_at]
     #[arg(long, value_name = "COLUMN")]

@@ -100,6 +100,8 @@ async fn follow(
     let nanos = now.map_or(0, |since| since.subsec_nanos());
     source.slot = format!("walpost_tail_{}_{nanos}", std::process::id());
     source.temporary_slot = true;
+    // It shows what PostgreSQL sends, and may read from a standby.
+    source.wait_until_visible = false;
     let mut session =
         source.open(&Resume::AtSlot { waited: None }).await.map_err(|opened| opened.error)?;
     core.connected(session.start(), session.tables());

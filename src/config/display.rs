@@ -59,7 +59,7 @@ fn text(setting: Setting, text: &str) -> String {
         Kind::Duration => units::parse_duration(text).map(units::show_duration).ok(),
         Kind::Tables => text.parse().map(|table: TableName| table.to_string()).ok(),
         Kind::Number => text.parse().map(|number: u64| number.to_string()).ok(),
-        Kind::Text | Kind::List | Kind::Properties => None,
+        Kind::Text | Kind::Boolean | Kind::List | Kind::Properties => None,
     };
     redact::logins(usual_form.as_deref().unwrap_or(text))
 }

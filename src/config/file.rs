@@ -76,10 +76,17 @@ impl Reader<'_> {
         let wrong = |expected| wrong_type(origin.clone(), setting.key(), expected, value);
         match (setting.kind(), value.get_ref()) {
             (
-                Kind::Text | Kind::Conninfo | Kind::Duration | Kind::Number | Kind::Bytes,
+                Kind::Text
+                | Kind::Conninfo
+                | Kind::Duration
+                | Kind::Boolean
+                | Kind::Number
+                | Kind::Bytes,
                 DeValue::String(text),
             ) => Ok(Raw::Text(text.to_string())),
             (Kind::Text | Kind::Conninfo | Kind::Duration, _) => Err(wrong("a string")),
+            (Kind::Boolean, DeValue::Boolean(truth)) => Ok(Raw::Text(truth.to_string())),
+            (Kind::Boolean, _) => Err(wrong("true or false")),
             (Kind::Number | Kind::Bytes, DeValue::Integer(number)) => {
                 integer(number).map(Raw::Text).ok_or_else(|| wrong("a smaller integer"))
             }

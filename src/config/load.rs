@@ -60,6 +60,8 @@ impl Config {
                     units::parse_duration(text).map_err(|error| error.to_string())
                 })?,
                 transaction_bytes: given.parsed(Setting::DeliveryTransactionBytes, size)?,
+                wait_until_visible: given
+                    .parsed(Setting::DeliveryWaitUntilVisible, values::boolean)?,
             },
             admin: Admin { listen: given.parsed(Setting::AdminListen, values::admin_listen)? },
             poison: given.poison()?,

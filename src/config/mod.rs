@@ -169,6 +169,8 @@ pub struct Delivery {
     pub commit_interval: Duration,
     /// Bytes from which on a Kafka transaction is committed at once.
     pub transaction_bytes: u64,
+    /// Whether a transaction is published only once other sessions see it.
+    pub wait_until_visible: bool,
 }
 
 impl Delivery {

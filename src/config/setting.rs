@@ -14,6 +14,8 @@ pub(crate) enum Kind {
     Text,
     /// A PostgreSQL connection string.
     Conninfo,
+    /// A boolean, or a string that holds one.
+    Boolean,
     /// An integer, or a string that holds one.
     Number,
     /// A number of bytes: an integer, or a string with a unit.
@@ -105,7 +107,7 @@ macro_rules! settings {
     };
 }
 
-use Kind::{Bytes, Conninfo, Duration, List, Number, Properties, Tables, Text};
+use Kind::{Boolean, Bytes, Conninfo, Duration, List, Number, Properties, Tables, Text};
 
 settings! {
     SourceUrl = row("source.url", Conninfo, "PostgreSQL connection string: a URL or `key=value` pairs. Without it, libpq's variables apply (`PGHOST`, `PGUSER`, …). A password in the flag is visible in the process list.")
@@ -183,7 +185,7 @@ settings! {
     DeliveryStateTopic = row("delivery.state_topic", Text, "Topic in which walpost keeps its position, or `off`.")
         .details("With it, walpost detects at the start that the slot was created again or advanced while walpost was not running. `walpost adopt --apply` creates the topic. If it is missing, walpost logs a warning and runs without it.")
         .flag("--state-topic", "TOPIC").default("walpost.state");
-    DeliveryStateRequired = row("delivery.state_required", Text, "Whether `run` ends if the state topic is missing or walpost's Kafka user may not use it: `true` or `false`.")
+    DeliveryStateRequired = row("delivery.state_required", Boolean, "Whether `run` ends if the state topic is missing or walpost's Kafka user may not use it: `true` or `false`.")
         .variable().default("false");
     DeliveryMode = row("delivery.mode", Text, "How often an event may be published: `at-least-once`, or `exactly-once` for consumers that read committed records only (`isolation.level=read_committed`).")
         .details("`exactly-once` publishes in Kafka transactions, together with walpost's position in the state topic, which it needs. See [the guarantee](guarantee.md#exactly-once).")
@@ -194,6 +196,9 @@ settings! {
     DeliveryTransactionBytes = row("delivery.transaction_bytes", Bytes, "With `exactly-once`: bytes of records from which on a Kafka transaction is committed at once. Accepts `KiB`, `MiB` and `GiB`.")
         .details("A larger PostgreSQL transaction is published in several Kafka transactions: exactly once, but consumers may see the first part before the rest.")
         .variable().default("64MiB");
+    DeliveryWaitUntilVisible = row("delivery.wait_until_visible", Boolean, "Whether a transaction is published only once other sessions on the primary see its rows: `true` or `false`.")
+        .details("For consumers that read the writer's database when an event arrives. See [what it does and costs](consumers.md#events-and-the-writers-database). walpost must then read from the primary, not from a standby.")
+        .variable().default("false");
     PoisonTooLarge = row("poison.too_large", Text, "Policy for an event that is larger than the producer or the topic accepts: `halt`, `dead_letter` or `skip`.")
         .default("halt");
     PoisonMissingField = row("poison.missing_field", Text, "Policy for an event without a key, or without a field that its topic needs: `halt`, `dead_letter` or `skip`.")

@@ -287,6 +287,7 @@ fn assert_delivery(delivery: &Delivery) {
     assert_eq!(delivery.mode, DeliveryMode::ExactlyOnce);
     assert_eq!(delivery.commit_interval, Duration::from_secs(2));
     assert_eq!(delivery.transaction_bytes, 1 << 20);
+    assert!(delivery.wait_until_visible);
 }
 
 #[test]
@@ -342,6 +343,7 @@ fn every_key_of_the_file_is_read() {
         mode = "exactly-once"
         commit_interval = "2s"
         transaction_bytes = 1_048_576
+        wait_until_visible = true
         [poison]
         too_large = "dead_letter"
         missing_field = "skip"

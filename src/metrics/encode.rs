@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 
 use super::histogram::Histogram;
 use super::names::{self, Kind, Metric};
-use super::{Metrics, lock, seconds, unix_micros};
+use super::{Figure, Metrics, lock, seconds, unix_micros};
 
 /// The values of `wal_status`.
 const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
@@ -152,11 +152,15 @@ fn progress(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     page.gauge(&names::STATE_WRITTEN_TIMESTAMP, &figures.state_written.seconds())?;
     page.count(&names::STATE_FAILURES, figures.state_failures.get())?;
     page.count(&names::SPLIT_TRANSACTIONS, figures.split_transactions.get())?;
-    let held_back = i64::try_from(figures.backpressure_micros.get()).unwrap_or(i64::MAX);
-    page.counter(&names::BACKPRESSURE_SECONDS, seconds(held_back))
+    let duration = |micros: &Figure| seconds(i64::try_from(micros.get()).unwrap_or(i64::MAX));
+    page.counter(&names::BACKPRESSURE_SECONDS, duration(&figures.backpressure_micros))?;
+    page.counter(&names::VISIBILITY_WAIT_SECONDS, duration(&figures.visibility_wait_micros))
 }
 
 fn by_label(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
+    let sizes = lock(&figures.outbox).clone();
+    let sizes = sizes.iter().map(|(table, bytes)| ([table.as_str()], *bytes));
+    page.gauges(&names::OUTBOX_SIZE_BYTES, sizes)?;
     let topics = lock(&figures.topics).clone();
     let events = topics.iter().map(|(topic, it)| ([topic.as_str()], it.events));
     page.counts(&names::EVENTS_PUBLISHED, events)?;

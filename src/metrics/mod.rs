@@ -18,7 +18,7 @@ pub(crate) use self::encode::Page;
 use self::histogram::Histogram;
 pub use self::state::{LastError, Phase};
 use crate::lsn::Lsn;
-use crate::source::SlotMetrics;
+use crate::source::{SlotMetrics, TableSize};
 
 /// Maximum number of topics with their own count.
 const TOPICS: usize = 1000;
@@ -68,6 +68,8 @@ pub struct Metrics {
     pub split_transactions: Figure,
     /// Microseconds for which reading was blocked by backpressure.
     pub backpressure_micros: Figure,
+    /// Microseconds for which transactions were held back until other sessions see them.
+    pub visibility_wait_micros: Figure,
     /// Acknowledged records, of all topics.
     pub delivered: Figure,
     /// When the oldest unconfirmed transaction committed.
@@ -83,6 +85,7 @@ pub struct Metrics {
     poison: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     reconnects: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     slot: Mutex<Option<SlotMetrics>>,
+    outbox: Mutex<BTreeMap<String, u64>>,
 }
 
 /// A number.
@@ -159,6 +162,7 @@ impl Default for Metrics {
             state_failures: Figure::default(),
             split_transactions: Figure::default(),
             backpressure_micros: Figure::default(),
+            visibility_wait_micros: Figure::default(),
             delivered: Figure::default(),
             oldest_unconfirmed: Moment::default(),
             last_received: Moment::default(),
@@ -170,6 +174,7 @@ impl Default for Metrics {
             poison: Mutex::default(),
             reconnects: Mutex::default(),
             slot: Mutex::default(),
+            outbox: Mutex::default(),
         }
     }
 }
@@ -274,6 +279,11 @@ impl Metrics {
     /// The slot's last known metrics.
     pub fn slot_metrics(&self) -> Option<SlotMetrics> {
         lock(&self.slot).clone()
+    }
+
+    /// Sets the sizes of outbox tables; those of others stay.
+    pub fn outbox_sizes(&self, sizes: Vec<TableSize>) {
+        lock(&self.outbox).extend(sizes.into_iter().map(|size| (size.table, size.bytes)));
     }
 
     /// The flush LSN.

@@ -74,6 +74,8 @@ metrics! {
         "Bytes of large transactions that PostgreSQL spilled to disk while it decoded them for the slot (pg_stat_replication_slots). Counted by the server, not from walpost's start.";
     SLOT_OBSERVED_TIMESTAMP = Gauge "walpost_slot_observed_timestamp_seconds" []
         "When the slot metrics were last read; 0 before the first read. They keep their last values while PostgreSQL is unreachable.";
+    OUTBOX_SIZE_BYTES = Gauge "walpost_outbox_size_bytes" ["table"]
+        "Size of an outbox table on disk, with its partitions, indexes and TOAST, read from PostgreSQL once a minute. It keeps its last value while the table is locked exclusively. Deleted rows count until vacuum has freed their pages.";
     RECEIVED_LSN = Gauge "walpost_received_lsn" []
         "Position up to which WAL was received, as a number of bytes.";
     CONFIRMED_LSN = Gauge "walpost_confirmed_lsn" []
@@ -120,6 +122,8 @@ metrics! {
         "PostgreSQL transactions of which a part was committed to Kafka before the rest: they exceed delivery.transaction_bytes. Only with exactly-once delivery.";
     BACKPRESSURE_SECONDS = Counter "walpost_backpressure_seconds_total" []
         "Time during which reading from PostgreSQL was paused because the in-flight limit was reached or Kafka accepted no records.";
+    VISIBILITY_WAIT_SECONDS = Counter "walpost_visibility_wait_seconds_total" []
+        "Time during which a transaction was held back because other sessions did not see it yet (delivery.wait_until_visible).";
     RECONNECTS = Counter "walpost_reconnects_total" ["peer", "reason"]
         "Lost PostgreSQL sessions and replaced Kafka producers, by reason.";
 }

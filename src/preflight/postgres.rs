@@ -6,7 +6,7 @@ use super::{columns, connection, publication, server, slot};
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
 use crate::setup::Hosting;
-use crate::source::{APPLICATION_NAME, Control, Facts, Limit, Silent, SourceConfig};
+use crate::source::{Control, Facts, Limit, Silent, SourceConfig};
 
 /// Runs all checks whose preconditions hold.
 pub(crate) async fn check(config: &Config, source: &SourceConfig, findings: &mut Findings) {
@@ -50,7 +50,7 @@ async fn beside(
     let Some(facts) = findings.answer(("server", "server"), facts) else {
         return;
     };
-    server::check(client, &facts, service, APPLICATION_NAME, findings).await;
+    server::check(client, &facts, service, source, findings).await;
     let published = publication::check(client, source, &facts, findings).await;
     let Some((has_publication, tables)) = published else {
         return;

@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 use super::connection::APPLICATION_NAME;
 use super::findings::{Finding, Findings};
 use crate::setup::Hosting;
-use crate::source::Facts;
+use crate::source::{APPLICATION_NAME as RUN, Facts, SourceConfig};
 
 /// One row; settings in their own units.
 const SETTINGS: &str = "
@@ -57,15 +57,16 @@ impl Settings {
     }
 }
 
-/// Runs the checks; `application_name` is that of `run`.
+/// Runs the checks for `run` with that source.
 pub(crate) async fn check(
     client: &Client,
     facts: &Facts,
     service: Hosting,
-    application_name: &str,
+    source: &SourceConfig,
     findings: &mut Findings,
 ) {
-    check_version(facts, findings);
+    let waits = source.wait_until_visible;
+    check_version(facts, waits, findings);
     check_wal_level(facts, service, findings);
     let settings = Settings::read(client).await;
     let Some(settings) = findings.answer(("server", "settings"), settings) else {
@@ -84,12 +85,12 @@ pub(crate) async fn check(
                 .sql_or_advice(service.set("idle_replication_slot_timeout", "0")),
         );
     }
-    if is_synchronous(&settings.synchronous, application_name) {
-        findings.add(synchronous(&settings.synchronous, application_name, service));
+    if is_synchronous(&settings.synchronous, RUN) {
+        findings.add(synchronous(&settings.synchronous, waits, RUN, service));
     }
 }
 
-fn check_version(facts: &Facts, findings: &mut Findings) {
+fn check_version(facts: &Facts, waits: bool, findings: &mut Findings) {
     let text = format!("PostgreSQL {}, WAL flushed to {}", facts.version / 10_000, facts.flushed);
     findings.add(match facts.require_version() {
         Ok(()) => Finding::ok(("server", "server_version"), text),
@@ -100,7 +101,15 @@ fn check_version(facts: &Facts, findings: &mut Findings) {
     if !facts.in_recovery {
         return;
     }
-    findings.add(if facts.slot.as_ref().is_some_and(|slot| !slot.synced) {
+    let has_own_slot = facts.slot.as_ref().is_some_and(|slot| !slot.synced);
+    findings.add(if has_own_slot && waits {
+        Finding::error(("server", "standby_wait_until_visible"), "the server is a standby")
+            .why(
+                "with delivery.wait_until_visible = true, `run` has to read from the primary: a \
+                 standby cannot show what sessions on the primary see",
+            )
+            .advice("connect to the primary, or set delivery.wait_until_visible = false")
+    } else if has_own_slot {
         Finding::ok(("server", "standby"), "the server is a standby, with a slot of its own")
     } else {
         Finding::warning(("server", "standby"), "the server is a standby")
@@ -202,16 +211,21 @@ fn matches(name: &str, application_name: &str) -> bool {
     plain == "*" || plain.eq_ignore_ascii_case(application_name)
 }
 
-fn synchronous(names: &str, application_name: &str, service: Hosting) -> Finding {
+fn synchronous(names: &str, waits: bool, application_name: &str, service: Hosting) -> Finding {
     let setting = "synchronous_standby_names";
-    let finding = Finding::warning(
-        (setting, setting),
-        format!("`{names}` includes walpost (application_name {application_name}) as a standby"),
-    )
-    .why(
-        "while walpost streams, commits wait until Kafka has acknowledged their events, and a \
-         change of the outbox table waits forever",
-    );
+    let text =
+        format!("`{names}` includes walpost (application_name {application_name}) as a standby");
+    let finding = if waits {
+        Finding::error((setting, setting), text).why(
+            "commits wait for walpost, and with delivery.wait_until_visible = true walpost waits \
+             until they are visible: neither ever ends",
+        )
+    } else {
+        Finding::warning((setting, setting), text).why(
+            "while walpost streams, commits wait until Kafka has acknowledged their events, and a \
+             change of the outbox table waits forever",
+        )
+    };
     let ((before, after), list) = listed(names);
     let left: Vec<_> =
         list.iter().filter(|name| !matches(name, application_name)).copied().collect();
@@ -253,7 +267,7 @@ mod tests {
             ("FIRST 1 (a, walpost)", "'FIRST 1 (a)'"),
             ("ANY 2 (\"walpost\",b, \"C\")", "'ANY 2 (b, \"C\")'"),
         ] {
-            let finding = serde_json::to_value(synchronous(names, "walpost", Hosting::Own));
+            let finding = serde_json::to_value(synchronous(names, false, "walpost", Hosting::Own));
             let finding = finding.expect("JSON");
             let fix = finding["fix"].as_str().expect("SQL");
             assert!(fix.contains(&format!("= {value};")), "{names}: {fix}");

@@ -9,7 +9,7 @@ use super::core::{Core, Halt};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::pgoutput::{Message, PgTimestamp};
-use crate::source::{Feed, Received, Security, SourceError};
+use crate::source::{Feed, HeldBack, Received, Security, SourceError, VisibilityWaits};
 
 /// How often the loop runs when nothing happens: the metrics stay current, and the liveness check
 /// passes.
@@ -26,10 +26,15 @@ pub(super) struct Stats {
     session_bytes: u64,
     /// Start of the uncounted part of the current backpressure, if reading is blocked.
     blocked_since: Option<Instant>,
+    /// The waits for other sessions to see transactions, of the current feed.
+    visibility_waits: VisibilityWaits,
     has_received: bool,
     /// Whether a halt was counted.
     halted: bool,
 }
+
+/// A transaction that is held back for longer than this makes the relay not ready.
+const LONG_WAIT: Duration = Duration::from_secs(10);
 
 impl Stats {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
@@ -41,6 +46,7 @@ impl Stats {
             received: Lsn::ZERO,
             session_bytes: 0,
             blocked_since: None,
+            visibility_waits: VisibilityWaits::default(),
             has_received: false,
             halted: false,
         }
@@ -69,8 +75,9 @@ impl Stats {
         let confirmed = core.confirmable();
         let oldest = core.oldest_unconfirmed().map(PgTimestamp::unix_micros);
         let before = metrics.oldest_unconfirmed.get().filter(|_| confirmed <= self.confirmed);
+        let held = self.visibility_waits.held.map(|held| held.commit_time.unix_micros());
         // What leaves the ledger undelivered is sent again, with its original commit time.
-        let oldest = oldest.into_iter().chain(before).min();
+        let oldest = oldest.into_iter().chain(before).chain(held).min();
         metrics.oldest_unconfirmed.set(oldest.unwrap_or_default());
         let now = (self.has_received || confirmed > self.confirmed)
             .then(|| unix_micros(SystemTime::now()));
@@ -113,6 +120,26 @@ impl Stats {
         }
     }
 
+    /// Updates the waits until other sessions see transactions.
+    pub(super) fn visibility_waits(&mut self, waits: VisibilityWaits) {
+        let before = std::mem::replace(&mut self.visibility_waits, waits);
+        if waits == before {
+            return;
+        }
+        let more = waits.total.saturating_sub(before.total).as_micros();
+        self.metrics.visibility_wait_micros.add(u64::try_from(more).unwrap_or(u64::MAX));
+        let is_long = |held: &HeldBack| held.waited >= LONG_WAIT;
+        match (before.held.filter(is_long), waits.held.filter(is_long)) {
+            (None, Some(held)) => self.metrics.source_trouble(Some(format!(
+                "transaction {} is held back: other sessions do not see it yet \
+                 (delivery.wait_until_visible)",
+                held.xid
+            ))),
+            (Some(_), None) => self.metrics.source_trouble(None),
+            _ => {}
+        }
+    }
+
     /// A session was opened.
     pub(super) fn session_began(&mut self, session: &impl Feed) {
         let security = session.security();
@@ -122,6 +149,7 @@ impl Stats {
         let has_backlog = session.backlog_bytes().is_some();
         self.metrics.enter(if has_backlog { Phase::CatchingUp } else { Phase::Streaming });
         self.session_bytes = 0;
+        self.visibility_waits(VisibilityWaits::default());
         self.reading(true, Instant::now);
     }
 

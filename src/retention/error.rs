@@ -51,6 +51,41 @@ pub(crate) enum PruneError {
         /// What it lacks.
         problem: String,
     },
+    /// A trigger or a rule keeps rows.
+    #[error(
+        "{table}: only {deleted} of {chosen} rows were deleted that were to be: {keepers} of the table can \
+         keep rows, or put others in their place. Let it delete rows that are old and delivered, or do \
+         without `walpost prune`"
+    )]
+    Kept {
+        /// The table.
+        table: TableName,
+        /// Rows that were to be deleted.
+        chosen: u64,
+        /// Rows that were.
+        deleted: u64,
+        /// The triggers and rules that can keep rows.
+        keepers: String,
+    },
+    /// The archive command failed.
+    #[error("{table}: the archive command {problem}; the rows that it was given were not deleted")]
+    Command {
+        /// The table.
+        table: TableName,
+        /// What happened.
+        problem: String,
+    },
+    /// There is no slot of that name.
+    #[error(
+        "--ignore-slot {name}: this database has no logical slot of that name; it has {}",
+        if .found.is_empty() { "none".to_owned() } else { .found.join(", ") }
+    )]
+    UnknownSlot {
+        /// The name.
+        name: String,
+        /// Those that there are.
+        found: Vec<String>,
+    },
     /// The archive did not get every row.
     #[error(
         "{table}: the archive {archive} would get only {kept} of {deleted} rows: they were not deleted; see \
@@ -102,6 +137,16 @@ pub(crate) enum Unproved {
     )]
     OtherLayout,
     #[error(
+        "state topic {0} does not exist: create it with `walpost adopt --apply`, and let `walpost run` use it \
+         (delivery.state_topic)"
+    )]
+    NoTopic(String),
+    #[error(
+        "state topic {topic} was written by a walpost that publishes to Kafka cluster {published}, and this is \
+         cluster {found}: connect to the cluster with the events (kafka.bootstrap_servers)"
+    )]
+    OtherCluster { topic: String, published: String, found: String },
+    #[error(
         "state topic {topic} has no position for this slot, server and delivery.id: `walpost run` writes \
          it"
     )]
@@ -127,12 +172,18 @@ pub(crate) enum Unproved {
          gone. If that slot need not see the rows, name it with --ignore-slot, or drop it"
     )]
     HeldBack { slot: String, confirmed: Lsn },
+    #[error(
+        "replication slot \"{slot}\" is lost (wal_status), and had not confirmed as much ({confirmed}): its \
+         consumer may have to get what it missed from the rows. Once it has that, drop the slot, or name \
+         it with --ignore-slot"
+    )]
+    HeldBackByLost { slot: String, confirmed: Lsn },
 }
 
 fn advice(error: &tokio_postgres::Error) -> &'static str {
     match error.code() {
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            ". Needed are SELECT and DELETE on the table, and with --archive-to INSERT on the archive"
+            ". SELECT and DELETE on the table are needed, and with --archive-to INSERT on the archive"
         }
         Some(&SqlState::FOREIGN_KEY_VIOLATION) => {
             ". Rows that others refer to cannot be deleted: delete those first"

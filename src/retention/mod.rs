@@ -4,15 +4,18 @@
 //! |---|---|
 //! | `proof` | which rows are delivered, told by the state topic and the slots |
 //! | `pruned_table` | a table, and the SQL of its rows |
-//! | `prune` | deletes or archives them, some at a time |
+//! | `prune` | deletes them, some at a time |
+//! | `archive` | where they go before that |
 //! | `error` | errors |
 
+mod archive;
 mod error;
 mod proof;
 mod prune;
 mod pruned_table;
 
+pub(crate) use archive::{Archive, check as check_archive};
 pub(crate) use error::PruneError;
 pub(crate) use proof::{Proof, Wanted};
 pub(crate) use prune::{Limits, Prune, Pruned, Stopped};
-pub(crate) use pruned_table::{Counted, PrunedTable};
+pub(crate) use pruned_table::{Counted, Oldest, PrunedTable};

@@ -9,7 +9,8 @@
 //! - The timeline is the one from which was published last.
 //! - The slot has confirmed no more than the state has: otherwise it is another one, or was advanced.
 //! - Every logical slot of the database has confirmed the bookmark's position: other consumers may need
-//!   the rows too.
+//!   the rows too, in particular those of a slot that is lost.
+//! - The brokers are those to which `walpost run` publishes, by the cluster's id.
 //! - Publication and configuration of the outbox are those of the state. Rows of a table that was added
 //!   may have been written before, and a publication that was changed may not have sent them.
 
@@ -20,7 +21,7 @@ use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::sink::KafkaConfig;
 use crate::source::{self, ConfirmedSlots, SourceConfig, SqlClient};
-use crate::state::{Delivered, State, StateFailure, StateKey, read_newest};
+use crate::state::{Delivered, Newest, State, StateFailure, StateKey, read_newest};
 
 /// Whose rows.
 #[derive(Clone)]
@@ -50,8 +51,9 @@ pub(crate) struct Proof {
     pub(super) below: u64,
     /// When that was noted, in milliseconds since 1970.
     pub(crate) at_ms: u64,
-    /// The slot that keeps newer rows from being deleted, and what it has confirmed.
-    pub(crate) held_by: Option<(String, Lsn)>,
+    /// The slot that keeps newer rows from being deleted, what it has confirmed, and whether it is
+    /// lost.
+    pub(crate) held_by: Option<(String, Lsn, bool)>,
 }
 
 impl Proof {
@@ -63,7 +65,16 @@ impl Proof {
     ) -> Result<(Self, Vec<FoundTable>), PruneError> {
         let slot = &wanted.source.slot;
         // Before the state: walpost writes it before it confirms.
-        let server = ConfirmedSlots::read(client).await?.ok_or(PruneError::Standby)?;
+        let mut server = ConfirmedSlots::read(client).await?.ok_or(PruneError::Standby)?;
+        let names = || server.slots.iter().map(|found| found.name.clone());
+        if !names().any(|name| name == *slot) {
+            return Err(PruneError::Unproved(Unproved::NoSlot(slot.clone())));
+        }
+        if let Some(name) = wanted.ignored.iter().find(|name| !names().any(|found| found == **name))
+        {
+            let (name, found) = (name.clone(), names().collect());
+            return Err(PruneError::UnknownSlot { name, found });
+        }
         let key = StateKey {
             delivery_id: wanted.delivery_id.to_owned(),
             system_identifier: server.system_identifier.clone(),
@@ -74,20 +85,38 @@ impl Proof {
         let read = tokio::task::spawn_blocking(move || read_newest(&kafka, &topic, &key)).await;
         let failed = |failure| PruneError::State { topic: wanted.topic.to_owned(), failure };
         let read = read.map_err(|error| failed(StateFailure::Unavailable(error.to_string())))?;
-        let state = read.map_err(failed)?.ok_or_else(|| {
-            PruneError::Unproved(Unproved::NoPosition { topic: wanted.topic.to_owned() })
-        })?;
+        let topic = wanted.topic.to_owned();
+        let state = match read.map_err(failed)? {
+            Newest::NoTopic => Err(Unproved::NoTopic(topic)),
+            Newest::NoRecord => Err(Unproved::NoPosition { topic }),
+            Newest::Record { state, cluster } => require_cluster(topic, state, cluster),
+        };
+        let state = state.map_err(PruneError::Unproved)?;
         if (state.skips || !state.skipped.is_empty()) && !wanted.skipped_too {
             return Err(PruneError::Skips);
         }
-        let later = ConfirmedSlots::read(client).await?.ok_or(PruneError::Standby)?;
-        let server = ConfirmedSlots { slots: server.slots, ..later };
+        // After the state, which may be newer than what was read before it.
+        server.end = ConfirmedSlots::end(client).await?;
         let (fingerprint, tables) = source::published(client, wanted.source).await?;
         let layout = fingerprint.digest(wanted.layout);
         let proof = proof(&server, &state, slot, (&layout, wanted.ignored));
         let proof = proof.map_err(PruneError::Unproved)?;
         let from = if wanted.before_slot_too { 0 } else { proof.from };
         Ok((Self { from, ..proof }, tables))
+    }
+}
+
+/// A state topic may be a copy of one in the cluster that has the events.
+fn require_cluster(
+    topic: String,
+    state: State,
+    cluster: Option<String>,
+) -> Result<State, Unproved> {
+    match (&state.cluster, cluster) {
+        (Some(published), Some(found)) if *published != found => {
+            Err(Unproved::OtherCluster { topic, published: published.clone(), found })
+        }
+        _ => Ok(state),
     }
 }
 
@@ -124,20 +153,26 @@ fn proof(
     }
     let delivered = state.delivered.as_ref().ok_or(Unproved::NoBookmark)?;
     let newest = delivered.bookmarks.first().ok_or(Unproved::NoBookmark)?;
-    let counted = server.slots.iter().filter(|found| {
-        let is_ignored = found.is_lost || ignored.contains(&found.name);
-        found.name == slot || !is_ignored
-    });
+    // Lost ones too: their consumers may have to get what they missed from the rows.
+    let counted =
+        server.slots.iter().filter(|found| found.name == slot || !ignored.contains(&found.name));
     // While it is created, a slot has confirmed nothing.
     let last = counted
-        .map(|found| (found.confirmed.unwrap_or_default(), &found.name))
+        .map(|found| (found.confirmed.unwrap_or_default(), &found.name, found.is_lost))
         .min()
         .ok_or(Unproved::NoBookmark)?;
-    let (confirmed, name) = (last.0, last.1.clone());
+    let (confirmed, name, is_lost) = (last.0, last.1.clone(), last.2);
     let Delivered { from, from_ms, ref bookmarks } = *delivered;
     let found = bookmarks.iter().find(|bookmark| bookmark.lsn <= confirmed);
-    let found = found.ok_or(Unproved::HeldBack { slot: name.clone(), confirmed })?;
-    let held_by = (found != newest).then_some((name, confirmed));
+    let held_back = |slot| {
+        if is_lost {
+            Unproved::HeldBackByLost { slot, confirmed }
+        } else {
+            Unproved::HeldBack { slot, confirmed }
+        }
+    };
+    let found = found.ok_or_else(|| held_back(name.clone()))?;
+    let held_by = (found != newest).then_some((name, confirmed, is_lost));
     Ok(Proof { from, from_ms, below: found.below, at_ms: found.at_ms, held_by })
 }
 
@@ -212,8 +247,24 @@ mod tests {
         }
         let server = server(vec![slot("other", 1), slot("own", 900)]);
         assert_eq!(below(&server, &state(), &["other".to_owned()]), Ok(800));
+        // A lost one keeps rows too.
+        let mut lost = server.clone();
+        lost.slots[0].is_lost = true;
+        let by_lost = Unproved::HeldBackByLost { slot: "other".to_owned(), confirmed: Lsn::new(1) };
+        assert_eq!(below(&lost, &state(), &[]), Err(by_lost));
+        assert_eq!(below(&lost, &state(), &["other".to_owned()]), Ok(800));
         // walpost's own counts in any case.
         assert_eq!(below(&server, &state(), &["own".to_owned(), "other".to_owned()]), Ok(800));
+    }
+
+    #[test]
+    fn a_copy_of_the_state_topic_in_another_cluster_proves_nothing() {
+        let of = |known: Option<&str>, found: Option<&str>| {
+            let state = State { cluster: known.map(str::to_owned), ..state() };
+            require_cluster("t".to_owned(), state, found.map(str::to_owned)).is_ok()
+        };
+        assert!(of(Some("a"), Some("a")) && of(None, Some("a")) && of(Some("a"), None));
+        assert!(!of(Some("a"), Some("b")));
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::archive::Archive;
 use super::error::{PruneError, database};
 use super::proof::Proof;
-use super::pruned_table::{PrunedTable, listed};
+use super::pruned_table::PrunedTable;
 use crate::outbox::TableName;
 
 /// How long a statement waits for a lock on a row that another session has.
@@ -22,6 +23,21 @@ const LOCK_TIMEOUTS_MAX: u32 = 10;
 /// Pages that are read at once: at first, and at most.
 const PAGES_FIRST: u64 = 64;
 const PAGES_MAX: u64 = 8_192;
+
+/// How often a pause looks for a signal.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The triggers and rules of a table that can keep rows from being deleted.
+const KEEPERS: &str = "
+    SELECT pg_catalog.string_agg(name, ', ' ORDER BY name) FROM (
+        SELECT 'trigger ' || tgname::pg_catalog.text FROM pg_catalog.pg_trigger
+         WHERE tgrelid = pg_catalog.to_regclass($1) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
+           -- FOR EACH ROW, BEFORE, DELETE
+           AND tgtype::pg_catalog.int4 & 11 = 11
+         UNION ALL
+        SELECT 'rule ' || rulename::pg_catalog.text FROM pg_catalog.pg_rewrite
+         WHERE ev_class = pg_catalog.to_regclass($1) AND ev_type = '4' AND is_instead
+           AND ev_enabled IN ('O', 'A')) AS keeper (name)";
 
 /// How often the lag is looked at.
 const LAG_INTERVAL: Duration = Duration::from_secs(1);
@@ -65,6 +81,15 @@ pub(crate) struct Pruned {
     pub(crate) stopped: Option<Stopped>,
 }
 
+/// What a transaction did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Chunk {
+    /// Rows that were to be deleted.
+    chosen: u64,
+    /// Rows that were deleted.
+    deleted: u64,
+}
+
 /// Rows to delete.
 pub(crate) struct Prune<'a> {
     client: &'a Client,
@@ -72,8 +97,8 @@ pub(crate) struct Prune<'a> {
     /// Rows that were written before this time, in PostgreSQL's notation.
     before: &'a str,
     slot: &'a str,
-    /// Where they are inserted.
-    archive: Option<&'a TableName>,
+    /// Where they go first.
+    archive: Option<Archive<'a>>,
     limits: Limits,
     began: Instant,
     looked_at_lag: Option<Instant>,
@@ -84,7 +109,7 @@ impl<'a> Prune<'a> {
     pub(crate) async fn begin(
         client: &'a Client,
         (proof, before, slot): (&'a Proof, &'a str, &'a str),
-        archive: Option<&'a TableName>,
+        archive: Option<Archive<'a>>,
         limits: Limits,
     ) -> Result<Self, tokio_postgres::Error> {
         // Not those of the role: a table is read as a whole, and pauses may be long.
@@ -97,15 +122,26 @@ impl<'a> Prune<'a> {
         Ok(Self { client, proof, before, slot, archive, limits, began, looked_at_lag: None })
     }
 
-    /// Deletes the rows of a table. Calls `report` after each transaction, and stops when that returns
-    /// false.
+    /// Deletes the rows of a table. Calls `report` after each transaction and during pauses, and stops
+    /// when that returns false. What was done until an error is returned with it.
     pub(crate) async fn table(
         &mut self,
         table: &PrunedTable,
+        report: impl FnMut(&Pruned) -> bool,
+    ) -> (Pruned, Result<(), PruneError>) {
+        let mut pruned = Pruned::default();
+        let ended = self.chunks(table, &mut pruned, report).await;
+        (pruned, ended)
+    }
+
+    async fn chunks(
+        &mut self,
+        table: &PrunedTable,
+        pruned: &mut Pruned,
         mut report: impl FnMut(&Pruned) -> bool,
-    ) -> Result<Pruned, PruneError> {
+    ) -> Result<(), PruneError> {
         let pages = pages_of(self.client, &table.name).await?;
-        let mut pruned = Pruned { pages: (0, pages), ..Pruned::default() };
+        pruned.pages.1 = pages;
         let (mut at, mut step, mut timeouts) = (0, PAGES_FIRST, 0);
         while at < pages {
             pruned.stopped = self.stopped(&table.name).await?;
@@ -113,19 +149,22 @@ impl<'a> Prune<'a> {
                 break;
             }
             let end = (at + step).min(pages);
-            match self.delete(table, at, end).await? {
+            let done = self.delete(table, at, end).await?;
+            if let Some(chunk) = done {
+                pruned.rows += chunk.deleted;
+                self.require_all(table, chunk).await?;
+            }
+            match done {
                 // There may be more of them.
-                Some(rows) if rows >= self.limits.batch => {
-                    pruned.rows += rows;
+                Some(chunk) if chunk.chosen >= self.limits.batch => {
                     timeouts = 0;
                     step = (end - at).div_ceil(2);
                 }
-                Some(rows) => {
-                    pruned.rows += rows;
+                Some(chunk) => {
                     timeouts = 0;
                     pruned.pages.0 = end;
                     at = end;
-                    step = next_step(step, rows, self.limits.batch);
+                    step = next_step(step, chunk.chosen, self.limits.batch);
                 }
                 None if timeouts + 1 >= LOCK_TIMEOUTS_MAX => {
                     pruned.stopped = Some(Stopped::Locks);
@@ -143,15 +182,49 @@ impl<'a> Prune<'a> {
                     at = end;
                 }
             }
-            if !report(&pruned) {
+            let continues = report(pruned);
+            if !continues || at < pages && !self.pause(|| report(pruned)).await {
                 pruned.stopped = Some(Stopped::Signal);
                 break;
             }
-            if at < pages && !self.limits.pause.is_zero() {
-                tokio::time::sleep(self.limits.pause).await;
+        }
+        Ok(())
+    }
+
+    /// Pauses, at most until it has taken as long as it may; false once `continues` returns false.
+    async fn pause(&self, mut continues: impl FnMut() -> bool) -> bool {
+        let until = Instant::now() + self.limits.pause;
+        let until = self.limits.duration.map_or(until, |limit| until.min(self.began + limit));
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            tokio::time::sleep(left.min(STOP_INTERVAL)).await;
+            if !continues() {
+                return false;
             }
         }
-        Ok(pruned)
+    }
+
+    /// Fails if the table has something that keeps rows, and rows were kept. Otherwise other sessions
+    /// have changed or deleted them meanwhile.
+    async fn require_all(
+        &self,
+        table: &PrunedTable,
+        Chunk { chosen, deleted }: Chunk,
+    ) -> Result<(), PruneError> {
+        if deleted >= chosen {
+            return Ok(());
+        }
+        let failed = database(&table.name, "looking for triggers");
+        let row = self.client.query_one(KEEPERS, &[&table.name.to_string()]).await;
+        let keepers = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+        let table = table.name.clone();
+        match keepers {
+            None => Ok(()),
+            Some(keepers) => Err(PruneError::Kept { table, chosen, deleted, keepers }),
+        }
     }
 
     async fn stopped(&mut self, table: &TableName) -> Result<Option<Stopped>, PruneError> {
@@ -174,73 +247,70 @@ impl<'a> Prune<'a> {
         Ok((lag > self.limits.lag_bytes).then_some(Stopped::Lag(lag)))
     }
 
-    /// Deletes rows of some pages, at most a batch; `None`: another session had one of them locked for
-    /// too long.
+    /// Deletes rows of some pages, at most a batch; `None`: another session had one of them, or the
+    /// table, locked for too long.
     async fn delete(
         &self,
         table: &PrunedTable,
         first: u64,
         end: u64,
-    ) -> Result<Option<u64>, PruneError> {
-        let is_deletable = table.is_deletable(self.proof, self.before);
-        // Read by pages (<https://www.postgresql.org/docs/14/release-14.html>: TID range scans).
-        let (name, batch) = (&table.name, self.limits.batch);
-        // The condition again: a row may have changed since it was chosen.
-        let delete = format!(
-            "DELETE FROM ONLY {name} AS o
-              WHERE o.ctid = ANY (ARRAY(
-                        SELECT o.ctid FROM ONLY {name} AS o
-                         WHERE o.ctid >= '({first},0)'::pg_catalog.tid
-                           AND o.ctid < '({end},0)'::pg_catalog.tid AND {is_deletable}
-                         LIMIT {batch}))
-                AND {is_deletable}"
-        );
-        let deleted = match self.archive {
-            None => self.client.execute(&delete, &[]).await.map(Some),
-            Some(archive) => return self.archive_rows(table, archive, &delete).await,
-        };
-        match deleted {
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(None),
-            deleted => deleted.map_err(database(&table.name, "deleting rows")),
+    ) -> Result<Option<Chunk>, PruneError> {
+        match self.delete_chosen(table, first, end).await {
+            Err(PruneError::Database { source, .. })
+                if source.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) =>
+            {
+                Ok(None)
+            }
+            done => done.map(Some),
         }
     }
 
-    /// In a transaction that is undone unless the archive gets every row.
-    async fn archive_rows(
+    async fn delete_chosen(
         &self,
         table: &PrunedTable,
-        archive: &TableName,
-        delete: &str,
-    ) -> Result<Option<u64>, PruneError> {
-        let failed = database(&table.name, "archiving rows");
-        let (columns, returned) = (listed(&table.columns, ""), listed(&table.columns, "o."));
-        let sql = format!(
-            "WITH gone AS ({delete} RETURNING {returned}),
-                  kept AS (INSERT INTO {archive} ({columns}) OVERRIDING SYSTEM VALUE
-                           SELECT {columns} FROM gone RETURNING 1)
-             SELECT (SELECT pg_catalog.count(*) FROM gone), (SELECT pg_catalog.count(*) FROM kept)"
+        first: u64,
+        end: u64,
+    ) -> Result<Chunk, PruneError> {
+        let is_deletable = table.is_deletable(self.proof, self.before);
+        let (name, batch) = (&table.name, self.limits.batch);
+        let failed = database(name, "choosing rows");
+        // Read by pages (<https://www.postgresql.org/docs/14/release-14.html>: TID range scans).
+        let choose = format!(
+            "SELECT coalesce(pg_catalog.array_agg(ctid)::pg_catalog.text, '{{}}'), pg_catalog.count(*)
+               FROM (SELECT o.ctid FROM ONLY {name} AS o
+                      WHERE o.ctid >= '({first},0)'::pg_catalog.tid
+                        AND o.ctid < '({end},0)'::pg_catalog.tid AND {is_deletable}
+                      LIMIT {batch}) AS chosen"
         );
-        self.client.batch_execute("BEGIN").await.map_err(&failed)?;
-        let counted = self.client.query_one(&sql, &[]).await;
-        let counted = counted.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-        let (deleted, kept): (i64, i64) = match counted {
-            Ok(counted) => counted,
-            Err(error) => {
-                // The error says more than one of this would.
-                let _ = self.client.batch_execute("ROLLBACK").await;
-                if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
-                    return Ok(None);
-                }
-                return Err(failed(error));
-            }
-        };
-        if deleted != kept {
-            self.client.batch_execute("ROLLBACK").await.map_err(&failed)?;
-            let (table, archive) = (table.name.clone(), archive.clone());
-            return Err(PruneError::NotArchived { table, archive, deleted, kept });
+        let row = self.client.query_one(&choose, &[]).await.map_err(&failed)?;
+        let rows: String = row.try_get(0).map_err(&failed)?;
+        let chosen: i64 = row.try_get(1).map_err(&failed)?;
+        let chosen = u64::try_from(chosen).unwrap_or_default();
+        if chosen == 0 {
+            return Ok(Chunk::default());
         }
-        self.client.batch_execute("COMMIT").await.map_err(&failed)?;
-        Ok(Some(u64::try_from(deleted).unwrap_or_default()))
+        // The condition again: a row may have changed since it was chosen.
+        let condition =
+            format!("o.ctid = ANY ($1::pg_catalog.text::pg_catalog.tid[]) AND {is_deletable}");
+        let delete = format!("DELETE FROM ONLY {name} AS o WHERE {condition}");
+        let deleted = match &self.archive {
+            Some(Archive::Table(archive)) => {
+                super::archive::insert(self.client, table, archive, (&delete, &rows)).await?
+            }
+            Some(Archive::Command(command)) => {
+                super::archive::pipe(self.client, table, command, (&condition, &rows)).await?;
+                self.client
+                    .execute(&delete, &[&rows])
+                    .await
+                    .map_err(database(name, "deleting rows"))?
+            }
+            None => self
+                .client
+                .execute(&delete, &[&rows])
+                .await
+                .map_err(database(name, "deleting rows"))?,
+        };
+        Ok(Chunk { chosen, deleted })
     }
 }
 

@@ -1,7 +1,10 @@
 //! A table whose rows are to be deleted, and the SQL that tells which ones.
 
+use std::time::Duration;
+
 use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::error::{PruneError, database};
 use super::proof::Proof;
@@ -44,9 +47,25 @@ pub(crate) struct PrunedTable {
     filter: String,
 }
 
+/// How long the search for the oldest row may take.
+const OLDEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The oldest row that is left in a table, by its time in PostgreSQL's notation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Oldest {
+    /// There is none with a time.
+    None,
+    /// Its time.
+    At(String),
+    /// The search took too long: there is no index on the time.
+    Unknown,
+}
+
 /// The rows of a table, by what becomes of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
+    /// The time of the oldest row, in PostgreSQL's notation.
+    pub(crate) oldest: Option<String>,
     /// Delivered, and old enough: to be deleted.
     pub(crate) deletable: u64,
     /// Not old enough, or without a time.
@@ -171,22 +190,48 @@ impl PrunedTable {
         let Self { name, filter, .. } = self;
         let (is_old, is_delivered, is_from_before) =
             (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
+        let written = &self.written;
         let sql = format!(
-            "SELECT CASE WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
-                         WHEN {is_from_before} THEN 3 WHEN {is_delivered} THEN 0 ELSE 2 END,
-                    pg_catalog.count(*)
-               FROM ONLY {name} AS o GROUP BY 1"
+            "WITH counted AS (
+                 SELECT CASE WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
+                             WHEN {is_from_before} THEN 3 WHEN {is_delivered} THEN 0 ELSE 2 END AS kind,
+                        pg_catalog.count(*) AS rows, pg_catalog.min({written}) AS oldest
+                   FROM ONLY {name} AS o GROUP BY 1)
+             SELECT kind, rows, (SELECT pg_catalog.min(oldest) FROM counted)::pg_catalog.text
+               FROM counted"
         );
-        let mut counts = [0; 5];
+        let (mut counts, mut oldest) = ([0; 5], None);
         for row in client.query(&sql, &[]).await.map_err(&failed)? {
             let (kind, rows): (i32, i64) =
                 (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);
             if let Some(count) = usize::try_from(kind).ok().and_then(|kind| counts.get_mut(kind)) {
                 *count = u64::try_from(rows).unwrap_or_default();
             }
+            oldest = row.try_get(2).map_err(&failed)?;
         }
         let [deletable, young, undelivered, before_slot, unpublished] = counts;
-        Ok(Counted { deletable, young, undelivered, before_slot, unpublished })
+        Ok(Counted { oldest, deletable, young, undelivered, before_slot, unpublished })
+    }
+
+    /// The oldest row. An index on the time makes that quick.
+    pub(crate) async fn oldest(&self, client: &Client) -> Result<Oldest, PruneError> {
+        let failed = database(&self.name, "looking for the oldest row");
+        let Self { name, written, .. } = self;
+        let limit = |ms: u128| format!("SET statement_timeout = {ms}");
+        client.batch_execute(&limit(OLDEST_TIMEOUT.as_millis())).await.map_err(&failed)?;
+        let sql =
+            format!("SELECT pg_catalog.min({written})::pg_catalog.text FROM ONLY {name} AS o");
+        let found = client.query_one(&sql, &[]).await;
+        client.batch_execute(&limit(0)).await.map_err(&failed)?;
+        match found.and_then(|row| row.try_get::<_, Option<String>>(0)) {
+            Ok(found) => Ok(found.map_or(Oldest::None, Oldest::At)),
+            Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => Ok(Oldest::Unknown),
+            // The table is locked.
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                Ok(Oldest::Unknown)
+            }
+            Err(error) => Err(failed(error)),
+        }
     }
 }
 

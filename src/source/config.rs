@@ -17,6 +17,7 @@ use crate::outbox::TableName;
 pub(crate) const APPLICATION_NAME: &str = "walpost";
 
 /// The configuration of a session.
+#[allow(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 #[derive(Debug, Clone)]
 pub struct SourceConfig {
     /// How to connect; read again at each connect.
@@ -36,6 +37,8 @@ pub struct SourceConfig {
     pub catch_up: CatchUp,
     /// State that an attempt to open a session leaves behind.
     pub open_state: OpenState,
+    /// Whether to hold a transaction back until other sessions see it.
+    pub wait_until_visible: bool,
     /// Whether to request logical messages too. Any role that may connect can emit them, with any
     /// prefix and size, so they are requested only if events are read from them.
     pub messages: bool,

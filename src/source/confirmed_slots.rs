@@ -37,7 +37,7 @@ pub(crate) struct ConfirmedSlot {
     pub(crate) name: String,
     /// `confirmed_flush_lsn`; `None` while it is created.
     pub(crate) confirmed: Option<Lsn>,
-    /// Whether the server has removed WAL that it needs: nobody reads it any more.
+    /// Whether the server has invalidated it: nobody can read from it any more.
     pub(crate) is_lost: bool,
 }
 
@@ -72,6 +72,15 @@ pub(crate) async fn published(
 }
 
 impl ConfirmedSlots {
+    /// The end of WAL now.
+    pub(crate) async fn end(client: &Client) -> Result<Lsn, SourceError> {
+        let failed = |error| SourceError::query("asking for the end of WAL", &error);
+        let sql = "SELECT pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text";
+        let row = client.query_one(sql, &[]).await.map_err(failed)?;
+        let end: String = row.try_get(0).map_err(failed)?;
+        end.parse().map_err(|_| SourceError::Lost(format!("the end of WAL cannot be read: {end}")))
+    }
+
     /// Reads them. `None`: the server is a standby.
     pub(crate) async fn read(client: &Client) -> Result<Option<Self>, SourceError> {
         let failed = |error| SourceError::query("looking at the replication slots", &error);

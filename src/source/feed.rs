@@ -9,8 +9,8 @@ use super::history::AckedPosition;
 use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
-use crate::pgoutput::Message;
-use crate::source::SlotMetrics;
+use crate::pgoutput::{Message, PgTimestamp};
+use crate::source::{SlotMetrics, TableSize};
 
 /// Opens feeds.
 pub trait Source: Clone {
@@ -64,6 +64,26 @@ pub enum SwitchFeed {
     Now,
     /// Once nothing is in flight; until then, nothing more is read.
     Drained,
+}
+
+/// The waits until other sessions see transactions, since a feed was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VisibilityWaits {
+    /// How long they took in total, with the one that is not over.
+    pub total: Duration,
+    /// The transaction that is held back now.
+    pub held: Option<HeldBack>,
+}
+
+/// A transaction that is held back until other sessions see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldBack {
+    /// Its id.
+    pub xid: u32,
+    /// When it committed.
+    pub commit_time: PgTimestamp,
+    /// For how long it has been held back.
+    pub waited: Duration,
 }
 
 /// The changes after the slot's position: [`super::PostgresFeed`], or a simulated one.
@@ -127,6 +147,16 @@ pub trait Feed {
 
     /// The slot's state, if it was read since the last call.
     fn slot_metrics(&mut self) -> Option<SlotMetrics>;
+
+    /// The sizes of the outbox tables, if they were read since the last call.
+    fn outbox_sizes(&self) -> Option<Vec<TableSize>> {
+        None
+    }
+
+    /// The waits until other sessions see transactions.
+    fn visibility_waits(&self) -> VisibilityWaits {
+        VisibilityWaits::default()
+    }
 
     /// The size of the backlog for which a catch-up was opened; `None` for a stream.
     fn backlog_bytes(&self) -> Option<u64>;

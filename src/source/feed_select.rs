@@ -272,7 +272,11 @@ impl Opening<'_> {
             ..
         } = self;
         FeedBase {
-            observer: Observer::start(Arc::clone(&control.client), config.slot.clone()),
+            observer: Observer::start(
+                Arc::clone(&control.client),
+                config.slot.clone(),
+                config.tables.clone(),
+            ),
             received_bytes: 0,
             host: control.endpoint.host.to_string(),
             security,

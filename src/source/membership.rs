@@ -74,23 +74,22 @@ pub(super) fn sends(version: i32) -> String {
     SENDS.replace("{lists_generated}", if version >= 180_000 { "true" } else { "false" })
 }
 
-/// A publication's condition on the rows of a table (PostgreSQL 15 and later).
-const CONDITION: &str = "
-    SELECT rowfilter FROM pg_catalog.pg_publication_tables
-     WHERE pubname::pg_catalog.text = $1 AND schemaname::pg_catalog.text = $2
-       AND tablename::pg_catalog.text = $3";
-
-/// The publication's condition on the rows of a table, with unqualified columns, if it has one; `None`:
-/// it lacks the table, which shows from version 15 on. `version` is `server_version_num`.
+/// The publication's condition on the rows of a table, with unqualified columns, if it has one (from
+/// PostgreSQL 15 on); `None`: it lacks the table. `version` is `server_version_num`.
 pub(crate) async fn row_filter(
     client: &Client,
     version: i32,
     publication: &str,
     table: &TableName,
 ) -> Result<Option<Option<String>>, tokio_postgres::Error> {
-    if version < 150_000 {
-        return Ok(Some(None));
-    }
-    let row = client.query_opt(CONDITION, &[&publication, &table.schema, &table.name]).await?;
+    let sql = format!(
+        "SELECT m.row_filter
+           FROM pg_catalog.pg_class c
+           JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+          CROSS JOIN {}
+          WHERE n.nspname::pg_catalog.text = $2 AND c.relname::pg_catalog.text = $3 AND m.published",
+        membership(version, "$1")
+    );
+    let row = client.query_opt(&sql, &[&publication, &table.schema, &table.name]).await?;
     row.map(|row| row.try_get(0)).transpose()
 }

@@ -10,11 +10,12 @@
 //! |---|---|
 //! | `feed`, `feed_base`, `feed_select`, `stream`, `postgres_feed`, `catchup/` | the two feeds and the choice between them |
 //! | `open`, `open_state`, `session_setup`, `resume`, `config` | opening a session at the right position |
+//! | `visibility` | holding back what other sessions do not see yet |
 //! | `publication_guard`, `publication_fingerprint`, `catalog`, `types`, `membership` | the publication and its tables, as the catalogs have them |
 //! | `history`, `server_identity`, `advanced_slot` | whether server and slot are still the same |
 //! | `row_feed`, `row_snapshot`, `row_conditions` | rows that no slot sends, as a feed |
 //! | `slot_lock`, `halt_notice`, `advisory_lock` | coordination between instances |
-//! | `error`, `slot_error`, `slot_metrics` | errors, and the slot's metrics |
+//! | `error`, `slot_error`, `slot_metrics`, `outbox_size` | errors, and the metrics that PostgreSQL has |
 //! | `connection/`, `wire/` | connecting, and the replication protocol |
 
 mod advanced_slot;
@@ -33,6 +34,7 @@ mod history;
 mod membership;
 mod open;
 mod open_state;
+mod outbox_size;
 mod postgres_feed;
 mod publication_fingerprint;
 mod publication_guard;
@@ -48,6 +50,7 @@ mod slot_metrics;
 mod stream;
 mod timeline;
 mod types;
+mod visibility;
 mod wire;
 
 pub use catalog::{Facts, Slot, published_tables};
@@ -70,10 +73,13 @@ pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
 pub(crate) use error::said;
 pub use error::{Holder, HolderKind, PublicationChange, SourceError};
-pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
+pub use feed::{
+    Announcement, Feed, HeldBack, OpenError, Received, Source, SwitchFeed, VisibilityWaits,
+};
 pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};
 pub(crate) use membership::{membership, row_filter};
 pub use open_state::OpenState;
+pub use outbox_size::TableSize;
 pub use postgres_feed::PostgresFeed;
 pub use publication_fingerprint::PublicationFingerprint;
 pub(crate) use publication_guard::is_newer_than_slot;

@@ -29,6 +29,7 @@ use super::session_setup::{
     check_catalogs, connect_replication, identify, lift_statement_limit, own_process, prepare,
 };
 use super::slot_lock::holder;
+use super::visibility::Visibility;
 use super::wire::WireError;
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -177,6 +178,12 @@ async fn open_session(
     if !is_locked {
         keep_session_of_standby(config, &control.client, &found);
     }
+    let found = found?;
+    let visibility = if config.wait_until_visible {
+        Some(Visibility::prepare(Arc::clone(&control.client), &facts).await?)
+    } else {
+        None
+    };
     let opening = Opening {
         config,
         conninfo,
@@ -185,7 +192,7 @@ async fn open_session(
         security,
         facts,
         catalogs,
-        found: found?,
+        found,
         identity,
         timelines,
         instance,
@@ -196,6 +203,10 @@ async fn open_session(
     let opened = opening.begin(client, settled, progress).await;
     keep_session_of_standby(config, &control_client, &opened);
     let opened = opened?;
+    let opened = match visibility {
+        Some(visibility) => opened.holding_back(visibility),
+        None => opened,
+    };
     lift_statement_limit(&control_client).await?;
     Ok(opened)
 }

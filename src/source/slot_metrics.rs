@@ -1,20 +1,22 @@
 //! Reads the slot's metrics every few seconds, on the session's own control connection: one small
-//! query on in-memory views.
+//! query on in-memory views. And the size of the outbox once a minute.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 use super::SourceError;
 use super::connection::connect::SqlClient;
+use super::outbox_size::{self, TableSize};
 use crate::crash_points;
 use crate::excerpt::excerpt;
 use crate::lsn::Lsn;
+use crate::outbox::TableName;
 
 /// The replication slot, as PostgreSQL reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,18 +82,22 @@ const SLOT_QUERY: &str = "
 /// Reads the metrics until it is dropped or the connection ends.
 pub(super) struct Observer {
     latest: watch::Receiver<Option<SlotMetrics>>,
+    sizes: Arc<Mutex<Option<Vec<TableSize>>>>,
     task: JoinHandle<()>,
 }
 
 impl Observer {
-    pub(super) fn start(client: Arc<SqlClient>, slot: String) -> Self {
+    pub(super) fn start(client: Arc<SqlClient>, slot: String, tables: Vec<TableName>) -> Self {
         let (sender, latest) = watch::channel(None);
+        let sizes = Arc::<Mutex<Option<Vec<TableSize>>>>::default();
+        let read_sizes = Arc::clone(&sizes);
         let task = tokio::spawn(async move {
             let is_frequent = crash_points::is_armed("frequent_bookmarks");
             let every = if is_frequent { INTERVAL / 25 } else { INTERVAL };
             let mut ticks = interval(every);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut is_failing = false;
+            let (mut slot_fails, mut size_fails) = (false, false);
+            let mut sizes_due = Instant::now();
             loop {
                 ticks.tick().await;
                 let read = read_slot_metrics(&client, &slot).await;
@@ -99,22 +105,50 @@ impl Observer {
                 if read.is_err() && client.is_closed() {
                     return;
                 }
-                match (std::mem::replace(&mut is_failing, read.is_err()), &read) {
-                    (false, Err(error)) => tracing::warn!(
+                match change(&mut slot_fails, &read) {
+                    Some(Change::Fails(error)) => tracing::warn!(
                         %error,
                         "cannot read the slot's metrics; keeping the last values"
                     ),
-                    (true, Ok(_)) => tracing::info!("reading the slot's metrics again"),
-                    _ => {}
+                    Some(Change::Succeeds) => {
+                        tracing::info!("reading the slot's metrics again");
+                    }
+                    None => {}
                 }
                 if let Ok(figures) = read
                     && sender.send(figures.map(|(figures, _)| figures)).is_err()
                 {
                     return;
                 }
+                if Instant::now() < sizes_due {
+                    continue;
+                }
+                sizes_due = Instant::now() + outbox_size::INTERVAL;
+                let read = outbox_size::read(&client, &tables).await;
+                if read.is_err() && client.is_closed() {
+                    return;
+                }
+                match change(&mut size_fails, &read) {
+                    Some(Change::Fails(error)) => tracing::warn!(
+                        %error,
+                        "cannot read the size of the outbox; keeping the last value"
+                    ),
+                    Some(Change::Succeeds) => {
+                        tracing::info!("reading the size of the outbox again");
+                    }
+                    None => {}
+                }
+                if let Ok(sizes) = read {
+                    *read_sizes.lock().unwrap_or_else(PoisonError::into_inner) = Some(sizes);
+                }
             }
         });
-        Self { latest, task }
+        Self { latest, sizes, task }
+    }
+
+    /// The sizes of the outbox tables, if they were read since the last call.
+    pub(super) fn take_sizes(&self) -> Option<Vec<TableSize>> {
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The metrics, if they were read since the last call.
@@ -123,6 +157,20 @@ impl Observer {
             return None;
         }
         self.latest.borrow_and_update().clone()
+    }
+}
+
+/// What is different from the reading before.
+enum Change<'a> {
+    Fails(&'a SourceError),
+    Succeeds,
+}
+
+fn change<'a, T>(is_failing: &mut bool, read: &'a Result<T, SourceError>) -> Option<Change<'a>> {
+    match (std::mem::replace(is_failing, read.is_err()), read) {
+        (false, Err(error)) => Some(Change::Fails(error)),
+        (true, Ok(_)) => Some(Change::Succeeds),
+        _ => None,
     }
 }
 

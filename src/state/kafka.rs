@@ -254,7 +254,7 @@ impl<W: Writer> Worker<W> {
         let kafka = self.kafka.read().map_err(unavailable)?;
         let consumer = consumer(&kafka, &[]).map_err(|error| failed(&error))?;
         // By this client: the events' producer may be allowed to create topics.
-        if !has_topic(&consumer, &self.topic)? {
+        if !has_topic(&consumer, &self.topic, failure)? {
             return Err(None);
         }
         let id = key.transactional_id();
@@ -328,18 +328,29 @@ impl<T: Send + 'static> Drop for Closing<T> {
     }
 }
 
+/// What a state topic has for a key.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+pub(crate) enum Newest {
+    /// There is no such topic.
+    NoTopic,
+    /// It has no record of the key.
+    NoRecord,
+    /// Its newest record, and the id of the cluster, if the brokers report one.
+    Record { state: State, cluster: Option<String> },
+}
+
 /// The newest committed record of `key`, without a claim: its writer goes on, and may have written a
-/// newer one already. `None`: there is none, or no topic. Blocks.
+/// newer one already. Blocks.
 pub(crate) fn read_newest(
     kafka: &KafkaConfig,
     topic: &str,
     key: &StateKey,
-) -> Result<Option<State>, StateFailure> {
-    let failed = |error: KafkaError| failure(&error, topic);
+) -> Result<Newest, StateFailure> {
+    let failed = |error: KafkaError| reading_failure(&error, topic);
     let consumer = consumer(kafka, &[("enable.partition.eof", "true")]).map_err(failed)?;
-    match has_topic(&consumer, topic) {
+    match has_topic(&consumer, topic, reading_failure) {
         Ok(true) => {}
-        Ok(false) | Err(None) => return Ok(None),
+        Ok(false) | Err(None) => return Ok(Newest::NoTopic),
         Err(Some(failure)) => return Err(failure),
     }
     let mut from = TopicPartitionList::new();
@@ -353,7 +364,15 @@ pub(crate) fn read_newest(
         let message = match consumer.poll(POLL_TIMEOUT) {
             None => continue,
             // Or at what follows a transaction that is still open.
-            Some(Err(KafkaError::PartitionEOF(_))) => return state_of(found, topic),
+            Some(Err(KafkaError::PartitionEOF(_))) => {
+                return Ok(match state_of(found, topic)? {
+                    None => Newest::NoRecord,
+                    Some(state) => {
+                        let cluster = consumer.client().fetch_cluster_id(STEP_TIMEOUT);
+                        Newest::Record { state, cluster }
+                    }
+                });
+            }
             Some(message) => message.map_err(failed)?,
         };
         deadline = Instant::now() + STEP_TIMEOUT;
@@ -378,7 +397,11 @@ fn unread(topic: &str) -> StateFailure {
 }
 
 /// Whether the brokers know the topic.
-fn has_topic(consumer: &BaseConsumer<Callbacks>, topic: &str) -> Result<bool, Failed> {
+fn has_topic(
+    consumer: &BaseConsumer<Callbacks>,
+    topic: &str,
+    failure: fn(&KafkaError, &str) -> StateFailure,
+) -> Result<bool, Failed> {
     let deadline = Instant::now() + STEP_TIMEOUT;
     let mut attempt = ATTEMPT_TIMEOUT;
     let metadata = loop {
@@ -442,6 +465,16 @@ fn failure(error: &KafkaError, topic: &str) -> StateFailure {
             "walpost's Kafka user needs the ACL operations READ, WRITE and DESCRIBE on topic {topic}"
         )),
         _ => StateFailure::Unavailable(format!("topic {topic}: {error}")),
+    }
+}
+
+/// The failure of a client that only reads.
+fn reading_failure(error: &KafkaError, topic: &str) -> StateFailure {
+    match sink::code_of(error) {
+        Some(Code::TopicAuthorizationFailed) => StateFailure::Unauthorized(format!(
+            "this Kafka user needs the ACL operations READ and DESCRIBE on topic {topic}"
+        )),
+        _ => failure(error, topic),
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use self::delivered::{Bookmark, Delivered};
 pub use self::kafka::KafkaStateStore;
-pub(crate) use self::kafka::read_newest;
+pub(crate) use self::kafka::{Newest, read_newest};
 pub use self::record::{ChosenRows, State, StateKey, UnfinishedRows, UnreadableState};
 
 /// Where the position is kept. Every call returns at once; the outcome is an event.

@@ -7,7 +7,7 @@
 # `setup.sh writers` for what the writers of docs/writing-events.md are written in;
 # `setup.sh other-kafka` for Go, which builds the other brokers;
 # `setup.sh patroni` for etcd, and Python's virtual environments, in which Patroni is installed;
-# `setup.sh alerts` for Prometheus and promtool, `setup.sh packaging` for ssh-keygen,
+# `setup.sh alerts` for Prometheus and promtool, `setup.sh packaging` for ssh-keygen and systemd-analyze,
 # `setup.sh instructions` for valgrind.
 set -eu
 
@@ -65,6 +65,7 @@ fi
 
 if [ "${1:-}" = packaging ]; then
     has ssh-keygen || need openssh-client
+    has systemd-analyze || need systemd
 fi
 
 if [ "${1:-}" = instructions ]; then

@@ -149,7 +149,7 @@ async fn make_standby(fixture: &Fixture) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn standby_that_decodes_without_feedback_is_reported() {
-    let fixture = Fixture::on(sound(Major::V17)).await;
+    let mut fixture = Fixture::on(sound(Major::V17)).await;
     make_standby(&fixture).await;
     let report = fixture.check().await;
     report.finding("ok", "standby");
@@ -158,6 +158,9 @@ async fn standby_that_decodes_without_feedback_is_reported() {
     report.has_no("slot_not_synced");
     report.has_no("sync_replication_slots");
     fixture.finding_is_fixed("error", "standby_feedback").await;
+    let waits = ("WALPOST_DELIVERY_WAIT_UNTIL_VISIBLE".to_owned(), "true".to_owned());
+    fixture.environment.push(waits);
+    fixture.check().await.finding("error", "standby_wait_until_visible");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

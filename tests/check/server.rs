@@ -67,6 +67,12 @@ async fn walpost_in_synchronous_standby_names_is_reported() {
     fixture
         .finding_with_advice("warning", "synchronous_standby_names", &["real standbys"], follow)
         .await;
+    // A commit that waits for walpost, which waits for it.
+    fixture
+        .psql("ALTER SYSTEM SET synchronous_standby_names = 'walpost'; SELECT pg_reload_conf();");
+    let waits = ("WALPOST_DELIVERY_WAIT_UNTIL_VISIBLE".to_owned(), "true".to_owned());
+    fixture.environment.push(waits);
+    fixture.finding_is_fixed("error", "synchronous_standby_names").await;
     // Another name is another standby, also if the connection string sets it.
     fixture.psql("ALTER SYSTEM SET synchronous_standby_names = 'relay'; SELECT pg_reload_conf();");
     fixture.source.push_str("?application_name=relay");

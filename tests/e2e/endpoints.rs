@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use walpost::admin;
 use walpost::metrics::names;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
-use walpost_bed::{Kafka, Major, Postgres, Stop, Walpost, eventually};
+use walpost_bed::{Kafka, Major, Postgres, Stop, Walpost, WalpostBuilder, eventually};
 
 /// A running walpost that answers.
 pub(crate) struct Answering {
@@ -18,8 +18,11 @@ pub(crate) struct Answering {
 
 impl Answering {
     pub(crate) async fn run(fixture: &Fixture, arguments: &[&str]) -> Self {
-        let run = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).args(arguments);
-        let walpost = run.start();
+        Self::over(fixture.command("run").args(arguments)).await
+    }
+
+    pub(crate) async fn over(run: WalpostBuilder) -> Self {
+        let walpost = run.args(["--admin-listen", "127.0.0.1:0"]).start();
         let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
         let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
         let address = line["endpoints"].as_str().expect("an address").to_owned();

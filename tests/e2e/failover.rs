@@ -6,7 +6,9 @@ use walpost_bed::oracle::Verdict;
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Proxy, STANDBY_SLOT, Walpost, eventually};
 
+use super::endpoints::Answering;
 use super::state_topic::{newest_state, topic};
+use super::visibility;
 
 const PROMOTED: &str = "the server was promoted";
 
@@ -51,6 +53,18 @@ impl Pair {
             // A copy needs the primary's snapshot of running transactions.
             self.fixture.postgres.execute("SELECT pg_log_standby_snapshot()").await;
             self.copy().await.is_some()
+        })
+        .await;
+    }
+
+    /// The standby receives nothing more.
+    async fn cut_off(&self) {
+        self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''").await;
+        self.standby.execute("SELECT pg_reload_conf()").await;
+        eventually(SHORT_TIMEOUT, "the standby is alone", async || {
+            let follows = "SELECT count(*) FROM pg_stat_replication
+                            WHERE application_name = 'standby'";
+            self.fixture.postgres.query_text(follows).await.as_deref() == Some("0")
         })
         .await;
     }
@@ -156,14 +170,7 @@ async fn failover_without_the_slot_or_with_lost_commits_ends_the_run() {
         let walpost = pair.fixture.run().await;
         rows(&pair.fixture, 20).await;
         pair.synchronize(false).await;
-        pair.standby.execute("ALTER SYSTEM SET primary_conninfo = ''").await;
-        pair.standby.execute("SELECT pg_reload_conf()").await;
-        eventually(SHORT_TIMEOUT, "the standby is alone", async || {
-            let follows = "SELECT count(*) FROM pg_stat_replication
-                            WHERE application_name = 'standby'";
-            pair.fixture.postgres.query_text(follows).await.as_deref() == Some("0")
-        })
-        .await;
+        pair.cut_off().await;
         rows(&pair.fixture, 20).await;
         let before = pair.fixture.records().await.len();
         // Its WAL grows past what was published.
@@ -177,6 +184,35 @@ async fn failover_without_the_slot_or_with_lost_commits_ends_the_run() {
         assert!(said.contains("the server was promoted from timeline 1 to 2"), "{said}");
         assert_eq!(fixture.records().await.len(), before, "nothing is published from it");
     }
+}
+
+/// With `delivery.wait_until_visible`: the commit waits for the standby that is promoted instead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn event_that_the_promoted_server_lacks_is_not_published() {
+    let pair = Pair::new(Major::V17, false, false).await;
+    pair.fixture.postgres.wait_for_standby().await;
+    let run = pair.fixture.command("run").env(visibility::WAITS, "true");
+    let answering = Answering::over(run).await;
+    rows(&pair.fixture, 20).await;
+    pair.synchronize(false).await;
+    pair.cut_off().await;
+    let client = pair.fixture.postgres.client().await;
+    let committed = tokio::spawn(async move { client.batch_execute(&insert(7, 3)).await });
+    eventually(SHORT_TIMEOUT, "its transaction is held back", async || {
+        let held = "walpost_oldest_unconfirmed_commit_timestamp_seconds";
+        answering.scrape().await.of(held) > 0.0
+    })
+    .await;
+    let mark = answering.walpost.mark();
+    let (fixture, _proxy) = pair.fail_over().await;
+    committed.await.expect("no panic").expect_err("the primary is gone");
+    // It follows, or halts if it has received other WAL that this server lacks.
+    eventually(LONG_TIMEOUT, "walpost meets the promoted server", async || {
+        answering.walpost.said_after(mark, PROMOTED) || answering.walpost.pid().is_none()
+    })
+    .await;
+    assert_eq!(fixture.committed().await.len(), 20);
+    fixture.judge().await.assert_exact();
 }
 
 const WAITS: &str = "is in use by server process";

@@ -24,6 +24,7 @@ mod first_batch;
 mod library;
 mod membership;
 mod messages;
+mod outbox_size;
 mod partitioner;
 mod partitions;
 mod pg_upgrade;
@@ -32,6 +33,8 @@ mod poison;
 mod poison_isolation;
 #[cfg(feature = "crash-points")]
 mod prune;
+#[cfg(feature = "crash-points")]
+mod prune_reports;
 mod records;
 #[cfg(feature = "crash-points")]
 mod recover;
@@ -54,4 +57,5 @@ mod topics;
 mod traces;
 mod transactions;
 mod values;
+mod visibility;
 mod volume;

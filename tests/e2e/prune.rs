@@ -11,9 +11,9 @@ use super::recover::counted;
 use super::state_topic::{newest_state, topic};
 
 /// An outbox with a state topic, and a copy of all rows, deleted or not.
-struct Kept {
-    fixture: Fixture,
-    topic: String,
+pub(crate) struct Kept {
+    pub(crate) fixture: Fixture,
+    pub(crate) topic: String,
     delivery: &'static str,
 }
 
@@ -22,7 +22,7 @@ impl Kept {
         Self::on(Major::V15, delivery).await
     }
 
-    async fn on(major: Major, delivery: &'static str) -> Self {
+    pub(crate) async fn on(major: Major, delivery: &'static str) -> Self {
         let fixture = Fixture::with(Postgres::builder(major).own_identity()).await;
         let topic = topic(&fixture).await;
         fixture.adopt(&topic).await;
@@ -38,7 +38,7 @@ impl Kept {
         ["--delivery", self.delivery, "--state-topic", &self.topic]
     }
 
-    async fn run(&self) -> Walpost {
+    pub(crate) async fn run(&self) -> Walpost {
         let run = self.fixture.command("run").args(self.arguments());
         let walpost = run.env("FAILPOINTS", "frequent_bookmarks=return").start();
         walpost.await_line(AGREES, LONG_TIMEOUT).await;
@@ -46,7 +46,7 @@ impl Kept {
     }
 
     /// A bookmark says that every row is delivered that is there now.
-    async fn delivered(&self) {
+    pub(crate) async fn delivered(&self) {
         let postgres = &self.fixture.postgres;
         let last = postgres.query_text("SELECT txid_current()").await.expect("a transaction id");
         let last: u64 = last.parse().expect("a number");
@@ -63,14 +63,14 @@ impl Kept {
     }
 
     /// The exit code, and what is printed.
-    async fn prune(&self, arguments: &[&str]) -> (Option<i32>, String) {
+    pub(crate) async fn prune(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let prune = self.fixture.command("prune").args(["--state-topic", &self.topic]);
         let prune = prune.args(arguments).start();
         let (code, said) = ended(&prune).await;
         (code, format!("{}\n{said}", prune.stdout().join("\n")))
     }
 
-    async fn left(&self) -> u64 {
+    pub(crate) async fn left(&self) -> u64 {
         let count = self.fixture.postgres.query_text("SELECT count(*) FROM public.outbox").await;
         count.expect("a count").parse().expect("a number")
     }

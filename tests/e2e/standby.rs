@@ -104,6 +104,27 @@ async fn an_outbox_is_published_from_a_standby_18() {
     published_from_a_standby(Major::V18).await;
 }
 
+/// A standby does not know what the primary's sessions see.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_until_visible_on_a_standby_is_rejected() {
+    let pair = Pair::new(Major::V16).await;
+    let run = pair.fixture.command("run").env("WALPOST_DELIVERY_WAIT_UNTIL_VISIBLE", "true");
+    let (code, said) = ended(&run.start()).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("connect to the primary, or set delivery.wait_until_visible"), "{said}");
+    // The reason: a transaction that runs on the primary is missing in the standby's snapshot.
+    let client = pair.fixture.postgres.client().await;
+    let own = "BEGIN; CREATE TABLE running (); SELECT pg_current_xact_id()";
+    client.batch_execute(own).await.expect("a transaction");
+    pair.fixture.postgres.execute("CREATE TABLE later ()").await;
+    pair.fixture.postgres.execute("SELECT pg_log_standby_snapshot()").await;
+    pair.replayed().await;
+    let running = "SELECT count(*) FROM pg_snapshot_xip(pg_current_snapshot())";
+    let seen = [&pair.fixture.postgres, &pair.standby];
+    let seen = [seen[0].query_text(running).await, seen[1].query_text(running).await];
+    assert_eq!(seen.map(|count| count.expect("a count")), ["1", "0"]);
+}
+
 /// The session outlives the promotion. Its position is one of the new timeline then: the next start
 /// does not take it for one that the server lacks.
 async fn promoted(major: Major, delivery: &'static str) {

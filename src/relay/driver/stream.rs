@@ -203,6 +203,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     fn measure(&mut self, session: &mut P::Feed) {
         self.diagnostics.stats.session_bytes(session.received_bytes());
+        self.diagnostics.stats.visibility_waits(session.visibility_waits());
+        if let Some(sizes) = session.outbox_sizes() {
+            self.diagnostics.stats.metrics.outbox_sizes(sizes);
+        }
         if let Some(figures) = session.slot_metrics() {
             if let (Some(horizon), Some(keeper)) = (figures.horizon, &mut self.state) {
                 keeper.note_horizon(horizon);

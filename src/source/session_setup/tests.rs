@@ -159,6 +159,7 @@ fn a_slot_that_is_in_use_or_was_advanced_unseen_is_rejected() {
         temporary_slot: false,
         catch_up: CatchUp::default(),
         open_state: OpenState::default(),
+        wait_until_visible: false,
         messages: false,
     };
     property::holds(name, 2000, &cases, |(resume, confirmed, held)| {

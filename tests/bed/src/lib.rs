@@ -49,7 +49,9 @@ pub use exactly_once::{ExactlyOnce, assert_aborts};
 pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
 pub use kfake::Kfake;
 pub use patroni::{Patroni, PatroniBuilder};
-pub use postgres::{DataSnapshot, Major, Postgres, PostgresBuilder, STANDBY_SLOT, Stop};
+pub use postgres::{
+    DataSnapshot, Major, PausedReceiver, Postgres, PostgresBuilder, STANDBY_SLOT, Stop,
+};
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
 pub use proxy::{Direction, Disturbance, Proxy};

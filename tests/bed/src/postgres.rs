@@ -32,7 +32,7 @@ use install::install_tools;
 pub(crate) use install::{install, of_the_system};
 
 pub use snapshot::DataSnapshot;
-pub use standby::STANDBY_SLOT;
+pub use standby::{PausedReceiver, STANDBY_SLOT};
 
 /// How long a server may take to accept its first connection, recovery included.
 const READY: Duration = Duration::from_secs(60);

@@ -4,9 +4,22 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::{Major, Postgres, PostgresBuilder, Stop};
 use crate::error::{BedError, Doing};
 use crate::eventually;
+use crate::server::signal;
+
+/// A standby's WAL receiver that is stopped. Dropped, it continues.
+#[derive(Debug)]
+pub struct PausedReceiver(u32);
+
+impl Drop for PausedReceiver {
+    fn drop(&mut self) {
+        signal(self.0, Signal::CONT);
+    }
+}
 
 /// The physical slot on the primary.
 pub const STANDBY_SLOT: &str = "standby";
@@ -49,6 +62,28 @@ impl Postgres {
             let _ = writeln!(text, "sync_replication_slots = {sync_slots}");
         }
         fs::write(&path, text).doing(|| format!("writing {}", path.display()))
+    }
+
+    /// Lets commits on this server wait for its standby.
+    pub async fn wait_for_standby(&self) {
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'").await;
+        self.execute("SELECT pg_reload_conf()").await;
+        eventually(STOPPED, "the standby is synchronous", async || {
+            let state =
+                "SELECT sync_state FROM pg_stat_replication WHERE application_name = 'standby'";
+            self.query_text(state).await.as_deref() == Some("sync")
+        })
+        .await;
+    }
+
+    /// Stops the process that receives this standby's WAL with SIGSTOP, until the guard is dropped:
+    /// commits that wait for this standby wait as long.
+    pub async fn pause_wal_receiver(&self) -> PausedReceiver {
+        let pid = "SELECT pid FROM pg_stat_wal_receiver WHERE status = 'streaming'";
+        let pid = eventually(STOPPED, "the standby receives", async || self.query_text(pid).await);
+        let pid = pid.await.parse().expect("a process id");
+        signal(pid, Signal::STOP);
+        PausedReceiver(pid)
     }
 
     /// Promotes this standby.
