@@ -5,14 +5,17 @@
 //! | `proof` | which rows are delivered, told by the state topic and the slots |
 //! | `pruned_table` | a table, and the SQL of its rows |
 //! | `prune` | deletes or archives them, some at a time |
+//! | `partitions` | makes and drops partitions |
 //! | `error` | errors |
 
 mod error;
+mod partitions;
 mod proof;
 mod prune;
 mod pruned_table;
 
 pub(crate) use error::PruneError;
+pub(crate) use partitions::{Fate, Left, Made, Manager, Partition, PartitionedTable, make_ahead};
 pub(crate) use proof::{Proof, Wanted};
 pub(crate) use prune::{Limits, Prune, Pruned, Stopped};
 pub(crate) use pruned_table::{Counted, PrunedTable};

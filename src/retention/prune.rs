@@ -37,6 +37,8 @@ pub(crate) struct Limits {
     pub(crate) duration: Option<Duration>,
     /// How many bytes of WAL the slot may have before it.
     pub(crate) lag_bytes: u64,
+    /// How long writers of a partitioned table may wait for a lock at once.
+    pub(crate) lock: Duration,
 }
 
 /// Why it ended early.
@@ -67,14 +69,14 @@ pub(crate) struct Pruned {
 
 /// Rows to delete.
 pub(crate) struct Prune<'a> {
-    client: &'a Client,
-    proof: &'a Proof,
+    pub(super) client: &'a Client,
+    pub(super) proof: &'a Proof,
     /// Rows that were written before this time, in PostgreSQL's notation.
-    before: &'a str,
+    pub(super) before: &'a str,
     slot: &'a str,
     /// Where they are inserted.
-    archive: Option<&'a TableName>,
-    limits: Limits,
+    pub(super) archive: Option<&'a TableName>,
+    pub(super) limits: Limits,
     began: Instant,
     looked_at_lag: Option<Instant>,
 }
@@ -154,7 +156,10 @@ impl<'a> Prune<'a> {
         Ok(pruned)
     }
 
-    async fn stopped(&mut self, table: &TableName) -> Result<Option<Stopped>, PruneError> {
+    pub(super) async fn stopped(
+        &mut self,
+        table: &TableName,
+    ) -> Result<Option<Stopped>, PruneError> {
         if self.limits.duration.is_some_and(|limit| self.began.elapsed() >= limit) {
             return Ok(Some(Stopped::Duration));
         }
@@ -244,7 +249,7 @@ impl<'a> Prune<'a> {
     }
 }
 
-async fn pages_of(client: &Client, table: &TableName) -> Result<u64, PruneError> {
+pub(super) async fn pages_of(client: &Client, table: &TableName) -> Result<u64, PruneError> {
     let failed = database(table, "asking for its size");
     let sql = "SELECT pg_catalog.pg_relation_size(pg_catalog.to_regclass($1))
                       / pg_catalog.current_setting('block_size')::pg_catalog.int8";
