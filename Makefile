@@ -80,6 +80,7 @@ faults: setup ## Inject every fault of docs/faults.md (FAULTS=broker: only names
 # The tests that are marked `#[ignore = "long: make long"]`, each about a minute. The long faults
 # are part of `make faults`.
 long: setup ## Run the long end-to-end and security tests, which `make test` leaves out
+	@tests/bed/setup.sh long
 	cargo test $(PROGRAM) --features $(FEATURES) --test e2e --test security -- --ignored
 
 # A failing schedule prints the command that replays it.

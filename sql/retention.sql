@@ -37,19 +37,7 @@ WHERE id OPERATOR(pg_catalog.=) ANY (
 --   COMMIT;
 --
 -- With many millions of rows: a table partitioned by day, where dropping a day
--- costs nothing. Publish it under its own name (publish_via_partition_root, as
--- 03-publication.sql does).
+-- costs nothing. 01-schema-partitioned.sql creates it, and `walpost prune` makes and
+-- drops its partitions. By hand:
 --
---   CREATE TABLE public.outbox (
---       id             pg_catalog.uuid        NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
---       aggregate_type pg_catalog.text        NOT NULL,
---       aggregate_id   pg_catalog.text        NOT NULL,
---       event_type     pg_catalog.text        NOT NULL,
---       payload        pg_catalog.jsonb,
---       headers        pg_catalog.jsonb,
---       created_at     pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
---       PRIMARY KEY (id, created_at)
---   ) PARTITION BY RANGE (created_at);
---   CREATE TABLE public.outbox_2026_01_01 PARTITION OF public.outbox
---       FOR VALUES FROM ('2026-01-01') TO ('2026-01-02');
---   DROP TABLE public.outbox_2026_01_01;
+--   DROP TABLE public.outbox_p20260101;

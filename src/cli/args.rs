@@ -22,6 +22,7 @@ use super::prune_args::PruneArguments;
 use crate::lsn::{Lsn, ParseLsnError};
 use crate::position::EventPosition;
 use crate::record::Cause;
+use crate::setup::PartitionBy;
 
 /// Streams a transactional outbox from PostgreSQL's WAL to Kafka.
 #[derive(Parser)]
@@ -268,6 +269,7 @@ pub struct ReplayDeadLettersArguments {
     walpost init | psql postgres://postgres@db/shop\n  \
     walpost init --apply --source postgres://postgres@db/shop\n  \
     walpost init --no-role --table billing.outbox --slot billing --publication billing\n  \
+    walpost init --apply --partition-by day --source postgres://postgres@db/shop\n  \
     walpost init --apply --failover --source postgres://postgres@db/shop\n  \
     walpost init --apply --publish-function --source postgres://postgres@db/shop\n  \
     walpost init --apply --existing-rows --source postgres://postgres@db/shop")]
@@ -288,6 +290,10 @@ pub struct InitArguments {
     /// Also create the function outbox.publish, with which an application writes an event
     #[arg(long)]
     pub publish_function: bool,
+    /// Create a table that is partitioned by time, of which `walpost prune` drops old partitions:
+    /// hour, day or month, in UTC
+    #[arg(long, value_name = "PERIOD")]
+    pub(crate) partition_by: Option<PartitionBy>,
     /// Publish the rows, too, that are in the outbox before the slot is made; run again to continue
     /// if it is interrupted
     #[arg(long, requires = "apply")]

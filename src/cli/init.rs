@@ -13,6 +13,7 @@ use crate::{assembly, preflight};
 pub(super) fn command(arguments: InitArguments) -> Exit {
     let InitArguments { apply, role, no_role, failover, existing_rows, publish_function, .. } =
         arguments;
+    let partition_by = arguments.partition_by;
     let flags = Flags::from(arguments.options);
     // Publishing logs.
     let config = if existing_rows {
@@ -39,7 +40,8 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
             return Exit::Config;
         }
     };
-    let plan = match plan.with_publish_function(publish_function) {
+    let plan = plan.with_partitions(partition_by);
+    let plan = match plan.and_then(|plan| plan.with_publish_function(publish_function)) {
         Ok(plan) => plan,
         Err(error) => {
             complain(&error.to_string());
@@ -146,6 +148,7 @@ fn exit_code(error: &InitError) -> Exit {
         | InitError::Denied { .. }
         | InitError::NoFreeSlot(_)
         | InitError::Publication { .. }
+        | InitError::NotPartitioned(_)
         | InitError::ForeignSlot { .. }
         | InitError::UnfinishedSlot(_)
         | InitError::Silent(_)

@@ -16,6 +16,7 @@ mod options;
 mod progress;
 mod prune;
 mod prune_args;
+mod prune_partitions;
 mod recover;
 mod replay;
 mod replay_dead_letters;

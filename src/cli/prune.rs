@@ -1,19 +1,19 @@
 //! `walpost prune`: deletes rows of the outbox that are proved to be delivered.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::progress;
 use super::prune_args::PruneArguments;
+use super::prune_partitions;
 use super::replay::stop_flag;
 use super::stdout::{complain, print};
-use super::{Exit, block_on, logged};
+use super::{Exit, block_on, logged, progress};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags, show_bytes};
 use crate::record::Policy;
 use crate::retention::{
-    Archive, Counted, Limits, Oldest, Proof, Prune, PruneError, Pruned, PrunedTable, Stopped,
-    Wanted, check_archive,
+    Archive, Counted, Limits, Oldest, PartitionedTable, Proof, Prune, PruneError, Pruned,
+    PrunedTable, Stopped, Wanted, check_archive,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 use crate::state::unix_ms;
@@ -103,15 +103,40 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
             check_archive(client, table, archive).await?;
         }
     }
+    let partitioned = prune_partitions::read(client, &tables, arguments, &before).await?;
+    let tables = (tables.as_slice(), partitioned.as_slice());
     if arguments.dry_run {
-        for table in &tables {
+        let mut pruning = begin(config, arguments, (client, &proof, &before)).await?;
+        let stop = AtomicBool::new(false);
+        let partitions =
+            prune_partitions::prune(&mut pruning, client, tables, arguments, &stop).await?;
+        for table in &partitions.rows {
             let notice = || complain(&format!("still counting the rows of {}", table.name));
             let counted = log_if_slow(notice, table.count(client, &proof, &before)).await?;
             print(&report(table, counted));
         }
-        return Ok(Exit::Ok);
+        return Ok(partitions.exit);
     }
-    delete(config, arguments, (client, &proof, &before), &tables).await
+    delete(config, arguments, (client, &proof, &before), tables).await
+}
+
+async fn begin<'a>(
+    config: &'a Config,
+    arguments: &'a PruneArguments,
+    (client, proof, before): (&'a SqlClient, &'a Proof, &'a str),
+) -> Result<Prune<'a>, PruneError> {
+    let limits = Limits {
+        batch: arguments.batch,
+        pause: arguments.sleep,
+        duration: arguments.max_duration,
+        lag_bytes: arguments.max_lag,
+        lock: arguments.lock_timeout,
+    };
+    let what = (proof, before, config.source.slot.as_str());
+    let command = arguments.archive_command.as_deref().map(Archive::Command);
+    let archive = arguments.archive_to.as_ref().map(Archive::Table).or(command);
+    let prepared = Prune::begin(client, what, archive, limits).await;
+    Ok(prepared.map_err(|error| SourceError::query("preparing the session", &error))?)
 }
 
 /// The time that lies this long ago, by the server's clock.
@@ -157,24 +182,19 @@ async fn delete(
     config: &Config,
     arguments: &PruneArguments,
     (client, proof, before): (&SqlClient, &Proof, &str),
-    tables: &[PrunedTable],
+    tables: (&[PrunedTable], &[PartitionedTable]),
 ) -> Result<Exit, PruneError> {
-    let limits = Limits {
-        batch: arguments.batch,
-        pause: arguments.sleep,
-        duration: arguments.max_duration,
-        lag_bytes: arguments.max_lag,
-    };
     let is_stopped = stop_flag();
-    let what = (proof, before, config.source.slot.as_str());
-    let command = arguments.archive_command.as_deref().map(Archive::Command);
-    let archive = arguments.archive_to.as_ref().map(Archive::Table).or(command);
-    let prepared = Prune::begin(client, what, archive, limits).await;
-    let mut pruning =
-        prepared.map_err(|error| SourceError::query("preparing the session", &error))?;
-    let done = if archive.is_some() { "archived" } else { "deleted" };
-    let mut exit = Exit::Ok;
-    for table in tables {
+    let mut pruning = begin(config, arguments, (client, proof, before)).await?;
+    let done = if pruning.archives() { "archived" } else { "deleted" };
+    let partitions =
+        prune_partitions::prune(&mut pruning, client, tables, arguments, &is_stopped).await?;
+    let mut exit = partitions.exit;
+    if let Some(stopped) = partitions.stopped {
+        complain(&why(stopped));
+        return Ok(if stopped == Stopped::Duration { exit } else { Exit::Failure });
+    }
+    for table in &partitions.rows {
         let (began, mut reported) = (Instant::now(), Instant::now());
         let pruned = pruning.table(table, |so_far| {
             if reported.elapsed() >= progress::INTERVAL {

@@ -18,6 +18,7 @@ use crate::outbox::TableName;
     after_long_help =
         format!("{PRUNE_ACTS}\n\n{PRUNE_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct PruneArguments {
     /// Keep rows that are younger than this
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = duration)]
@@ -49,6 +50,15 @@ pub struct PruneArguments {
     /// Stop while the slot is further behind than this
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = bytes)]
     pub max_lag: u64,
+    /// Partitioned table: make partitions for this long ahead; 0s makes none
+    #[arg(long, value_name = "DURATION", default_value = "3d", value_parser = duration)]
+    pub partitions_ahead: Duration,
+    /// Partitioned table: how long writers may wait for a lock at once
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = lock_timeout)]
+    pub lock_timeout: Duration,
+    /// Partitioned table: also delete rows one by one, from the partitions that are not dropped
+    #[arg(long)]
+    pub delete_rows: bool,
     /// Do not wait for the consumer of this replication slot, which needs no rows. Can be repeated
     #[arg(long, value_name = "SLOT")]
     pub ignore_slot: Vec<String>,
@@ -66,6 +76,16 @@ pub struct PruneArguments {
 
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn lock_timeout(text: &str) -> Result<Duration, String> {
+    let limits = Duration::from_millis(1)..=Duration::from_secs(60);
+    let timeout = duration(text)?;
+    if limits.contains(&timeout) {
+        Ok(timeout)
+    } else {
+        Err("it is not from 1ms to 60s".to_owned())
+    }
 }
 
 fn bytes(text: &str) -> Result<u64, String> {

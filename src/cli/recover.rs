@@ -20,6 +20,7 @@ const NAMED: u64 = 10;
 
 /// What to do with the rows.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(super) struct RowOptions {
     pub(super) wish: RowWish,
     /// Name all events whose rows are gone.

@@ -6,16 +6,19 @@
 //! | `pruned_table` | a table, and the SQL of its rows |
 //! | `prune` | deletes them, some at a time |
 //! | `archive` | where they go before that |
+//! | `partitions` | makes and drops partitions |
 //! | `error` | errors |
 
 mod archive;
 mod error;
+mod partitions;
 mod proof;
 mod prune;
 mod pruned_table;
 
 pub(crate) use archive::{Archive, check as check_archive};
 pub(crate) use error::PruneError;
+pub(crate) use partitions::{Fate, Left, Made, Manager, Partition, PartitionedTable, make_ahead};
 pub(crate) use proof::{Proof, Wanted};
 pub(crate) use prune::{Limits, Prune, Pruned, Stopped};
 pub(crate) use pruned_table::{Counted, Oldest, PrunedTable};

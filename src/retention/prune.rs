@@ -53,6 +53,8 @@ pub(crate) struct Limits {
     pub(crate) duration: Option<Duration>,
     /// How many bytes of WAL the slot may have before it.
     pub(crate) lag_bytes: u64,
+    /// How long writers of a partitioned table may wait for a lock at once.
+    pub(crate) lock: Duration,
 }
 
 /// Why it ended early.
@@ -92,14 +94,14 @@ struct Chunk {
 
 /// Rows to delete.
 pub(crate) struct Prune<'a> {
-    client: &'a Client,
-    proof: &'a Proof,
+    pub(super) client: &'a Client,
+    pub(super) proof: &'a Proof,
     /// Rows that were written before this time, in PostgreSQL's notation.
-    before: &'a str,
+    pub(super) before: &'a str,
     slot: &'a str,
     /// Where they go first.
     archive: Option<Archive<'a>>,
-    limits: Limits,
+    pub(super) limits: Limits,
     began: Instant,
     looked_at_lag: Option<Instant>,
 }
@@ -227,7 +229,23 @@ impl<'a> Prune<'a> {
         }
     }
 
-    async fn stopped(&mut self, table: &TableName) -> Result<Option<Stopped>, PruneError> {
+    /// Whether rows go somewhere first.
+    pub(crate) fn archives(&self) -> bool {
+        self.archive.is_some()
+    }
+
+    /// The table to which rows go first.
+    pub(super) fn archive_table(&self) -> Option<&'a TableName> {
+        match self.archive {
+            Some(Archive::Table(table)) => Some(table),
+            Some(Archive::Command(_)) | None => None,
+        }
+    }
+
+    pub(super) async fn stopped(
+        &mut self,
+        table: &TableName,
+    ) -> Result<Option<Stopped>, PruneError> {
         if self.limits.duration.is_some_and(|limit| self.began.elapsed() >= limit) {
             return Ok(Some(Stopped::Duration));
         }
@@ -314,7 +332,7 @@ impl<'a> Prune<'a> {
     }
 }
 
-async fn pages_of(client: &Client, table: &TableName) -> Result<u64, PruneError> {
+pub(super) async fn pages_of(client: &Client, table: &TableName) -> Result<u64, PruneError> {
     let failed = database(table, "asking for its size");
     let sql = "SELECT pg_catalog.pg_relation_size(pg_catalog.to_regclass($1))
                       / pg_catalog.current_setting('block_size')::pg_catalog.int8";

@@ -45,6 +45,10 @@ pub(crate) struct PrunedTable {
     is_without_zone: bool,
     /// What the publication sends.
     filter: String,
+    /// Whether its rows are in partitions.
+    pub(crate) is_partitioned: bool,
+    /// The transaction that attached it to the table that is published; 0: it is that table.
+    attached: u64,
 }
 
 /// How long the search for the oldest row may take.
@@ -98,19 +102,15 @@ impl PrunedTable {
             row.try_get(4).map_err(&failed)?,
         );
         let version: i32 = row.try_get(5).map_err(&failed)?;
-        if kind != "r" {
-            return Err(problem(
-                "rows of a partitioned table are not deleted one by one: drop its partitions"
-                    .to_owned(),
-            ));
-        }
-        if !reads || !deletes {
+        let is_partitioned = kind == "p";
+        // Its partitions have rights and policies of their own.
+        if !reads || !deletes && !is_partitioned {
             return Err(problem(format!(
                 "this user may not read and delete rows: GRANT SELECT, DELETE ON {name} TO it, or connect \
                  as the table's owner, with --source"
             )));
         }
-        if hides {
+        if hides && !is_partitioned {
             return Err(problem(
                 "row-level security can hide rows from this user: connect as a role with BYPASSRLS, or as \
                  the table's owner unless it is forced"
@@ -147,7 +147,14 @@ impl PrunedTable {
             written,
             is_without_zone,
             filter: filter.unwrap_or_else(|| "true".to_owned()),
+            is_partitioned,
+            attached: 0,
         })
+    }
+
+    /// A partition of it, which that transaction attached.
+    pub(super) fn partition(&self, name: TableName, attached: u64) -> Self {
+        Self { name, is_partitioned: false, attached, ..self.clone() }
     }
 
     /// The condition that a row `o` is to be deleted.
@@ -167,7 +174,7 @@ impl PrunedTable {
         if *from == 0 {
             return "false".to_owned();
         }
-        let Self { written, is_without_zone, .. } = self;
+        let Self { written, is_without_zone, attached, .. } = self;
         // Without a known time everything is from before.
         let until_ms = match from_ms {
             0 => FOR_EVER_MS,
@@ -175,7 +182,8 @@ impl PrunedTable {
             ms => *ms,
         };
         format!(
-            "(({XID}) < {from} OR coalesce({written} < pg_catalog.to_timestamp({until_ms} / 1000.0), true))"
+            "(({XID}) < {from} OR ({XID}) <= {attached}
+              OR coalesce({written} < pg_catalog.to_timestamp({until_ms} / 1000.0), true))"
         )
     }
 
@@ -185,6 +193,17 @@ impl PrunedTable {
         client: &Client,
         proof: &Proof,
         before: &str,
+    ) -> Result<Counted, PruneError> {
+        self.count_if(client, proof, before, "true").await
+    }
+
+    /// How many rows there are of each kind, of those that this condition on the row `o` chooses.
+    pub(super) async fn count_if(
+        &self,
+        client: &Client,
+        proof: &Proof,
+        before: &str,
+        condition: &str,
     ) -> Result<Counted, PruneError> {
         let failed = database(&self.name, "counting the rows");
         let Self { name, filter, .. } = self;
@@ -196,7 +215,7 @@ impl PrunedTable {
                  SELECT CASE WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
                              WHEN {is_from_before} THEN 3 WHEN {is_delivered} THEN 0 ELSE 2 END AS kind,
                         pg_catalog.count(*) AS rows, pg_catalog.min({written}) AS oldest
-                   FROM ONLY {name} AS o GROUP BY 1)
+                   FROM ONLY {name} AS o WHERE {condition} GROUP BY 1)
              SELECT kind, rows, (SELECT pg_catalog.min(oldest) FROM counted)::pg_catalog.text
                FROM counted"
         );
@@ -242,7 +261,7 @@ impl PrunedTable {
 ///
 /// A row that is older than four thousand million transactions is taken for a younger one: it is told
 /// by its time, if it is from before the slot.
-const XID: &str = "
+pub(super) const XID: &str = "
     CASE WHEN o.xmin::pg_catalog.text::pg_catalog.int8 < 3 THEN 0 ELSE
         (SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())
                 ::pg_catalog.text::pg_catalog.int8)

@@ -114,6 +114,13 @@ pub(crate) enum InitError {
         /// The statement that fixes it.
         fix: String,
     },
+    /// `--partition-by`, and the table exists without partitions.
+    #[error(
+        "table {0} exists, and is not partitioned: PostgreSQL cannot partition it where it is. Leave \
+         --partition-by out and keep the table, or replace it: see \"Partition an existing outbox\" in \
+         docs/operations.md"
+    )]
+    NotPartitioned(TableName),
     /// A slot with that name belongs to another application.
     #[error("slot {name} exists, and {problem}: choose another name with --slot")]
     ForeignSlot {
@@ -210,6 +217,9 @@ pub(crate) async fn apply(
             limit.on(created(client, &object, done, &user, service)).await??
         };
         match &object {
+            Object::Table(table) if !created && plan.partition_by().is_some() => {
+                limit.on(table_is_partitioned(client, table)).await??;
+            }
             Object::Publication(name) if !created => {
                 limit.on(publication_is_sufficient(client, version, name, plan.tables())).await??;
             }
@@ -229,6 +239,15 @@ pub(crate) async fn apply(
         report(Step { object, created, note });
     }
     Ok(())
+}
+
+async fn table_is_partitioned(client: &Client, table: &TableName) -> Result<(), InitError> {
+    let query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relkind = 'p' \
+                 AND oid = pg_catalog.to_regclass($1)::pg_catalog.oid)";
+    let row = client.query_one(query, &[&table.to_string()]).await;
+    let is_partitioned: bool =
+        row.and_then(|row| row.try_get(0)).map_err(database("looking at the table"))?;
+    if is_partitioned { Ok(()) } else { Err(InitError::NotPartitioned(table.clone())) }
 }
 
 /// Why the creation of an object may take long.

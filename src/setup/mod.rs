@@ -2,11 +2,13 @@
 
 mod apply;
 mod managed_service;
+mod partition_by;
 mod sql;
 mod state_topic;
 
 pub(crate) use apply::InitError;
 pub(crate) use apply::apply;
 pub(crate) use managed_service::Hosting;
+pub(crate) use partition_by::PartitionBy;
 pub(crate) use sql::{InitPlan, Stage};
 pub(crate) use state_topic::{AdoptError, Positions, Wanted};

@@ -6,6 +6,7 @@
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 
+use super::partition_by::{self, PartitionBy};
 use crate::config::Config;
 use crate::outbox::{ColumnNames, TableName};
 
@@ -32,6 +33,7 @@ pub(crate) struct InitPlan {
     slot: String,
     failover: bool,
     has_publish_function: bool,
+    partition_by: Option<PartitionBy>,
     stage: Stage,
 }
 
@@ -46,13 +48,12 @@ pub(crate) enum Stage {
     Slot,
 }
 
-/// `--publish-function` without a table.
+/// An option of the table without a table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "--publish-function needs an outbox table, and outbox.table is empty: leave the flag out, or \
-     configure a table"
+    "{0} needs an outbox table, and outbox.table is empty: leave the option out, or configure a table"
 )]
-pub(crate) struct NoTable;
+pub(crate) struct NoTable(&'static str);
 
 /// A name that the SQL cannot contain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +104,7 @@ impl InitPlan {
             slot: config.source.slot.clone(),
             failover: false,
             has_publish_function: false,
+            partition_by: None,
             stage: Stage::All,
         };
         let tables: Vec<_> = plan.tables.iter().map(ToString::to_string).collect();
@@ -134,10 +136,27 @@ impl InitPlan {
     /// Creates the function `outbox.publish` too, which inserts into the first table.
     pub(crate) fn with_publish_function(mut self, wanted: bool) -> Result<Self, NoTable> {
         if wanted && self.tables.is_empty() {
-            return Err(NoTable);
+            return Err(NoTable("--publish-function"));
         }
         self.has_publish_function = wanted;
         Ok(self)
+    }
+
+    /// Creates tables with partitions of this period.
+    pub(crate) fn with_partitions(
+        mut self,
+        partition_by: Option<PartitionBy>,
+    ) -> Result<Self, NoTable> {
+        if partition_by.is_some() && self.tables.is_empty() {
+            return Err(NoTable("--partition-by"));
+        }
+        self.partition_by = partition_by;
+        Ok(self)
+    }
+
+    /// The period of the tables' partitions; `None`: they have none.
+    pub(crate) fn partition_by(&self) -> Option<PartitionBy> {
+        self.partition_by
     }
 
     /// Whether the slot is a failover slot.
@@ -211,14 +230,26 @@ impl InitPlan {
     }
 
     fn schema(&self, table: &TableName) -> String {
-        let mut places = vec![(DEFAULT_TABLE.to_owned(), table.to_string())];
+        let literal = escape_literal(&table.to_string()).trim_start().to_owned();
+        let mut places = vec![
+            (format!("'{DEFAULT_TABLE}'"), literal),
+            (DEFAULT_TABLE.to_owned(), table.to_string()),
+        ];
         for (default, name) in self.columns() {
             if let Some(name) = name.filter(|name| *name != default) {
                 let quoted = escape_identifier(name);
                 places.push((format!("\n    {default:<14} "), format!("\n    {quoted:<14} ")));
             }
         }
-        put(SCHEMA, &places)
+        let Some(period) = self.partition_by else { return put(SCHEMA, &places) };
+        let [id, time] = [(&self.columns.id, "id"), (&self.columns.timestamp, "created_at")].map(
+            |(name, default)| match name.as_deref() {
+                Some(name) if name != default => escape_identifier(name),
+                _ => default.to_owned(),
+            },
+        );
+        places.extend(period.places(&id, &time));
+        put(partition_by::SCHEMA, &places)
     }
 
     fn publish_function(&self, table: &TableName) -> String {
@@ -372,7 +403,7 @@ mod tests {
     #[test]
     fn an_outbox_of_messages_has_no_publish_function() {
         let toml = "[outbox]\ntable = []\nmessage_prefix = 'outbox'\n";
-        assert_eq!(plan(&[], toml, None).unwrap().with_publish_function(true), Err(NoTable));
+        assert!(plan(&[], toml, None).unwrap().with_publish_function(true).is_err());
     }
 
     #[test]
@@ -429,6 +460,36 @@ mod tests {
             assert!(sql.contains(expected), "{expected} in\n{sql}");
         }
         assert!(!sql.contains("\n    payload") && !sql.contains("\n    created_at"), "{sql}");
+    }
+
+    #[test]
+    fn a_partitioned_table_has_the_configured_names_and_period() {
+        let by = |period, toml| {
+            let plan = plan(&[], toml, None).unwrap();
+            plan.with_partitions(Some(period)).unwrap().sql()
+        };
+        let default = by(PartitionBy::Day, "");
+        assert_eq!(default, [partition_by::SCHEMA, PUBLICATION, SLOT].concat());
+        let toml = r#"
+            [outbox]
+            table = "b.\"It's\""
+            [outbox.columns]
+            id = "Id"
+            timestamp = "At"
+            "#;
+        let sql = by(PartitionBy::Hour, toml);
+        for expected in [
+            "CREATE TABLE IF NOT EXISTS b.\"It's\" (",
+            "to_regclass('b.\"It''s\"')",
+            "PRIMARY KEY (\"Id\", \"At\")\n) PARTITION BY RANGE (\"At\");",
+            "'1 hour'",
+            "date_trunc('hour'",
+            "'YYYYMMDD_HH24MISS'",
+        ] {
+            assert!(sql.contains(expected), "{expected} in\n{sql}");
+        }
+        assert!(!sql.contains("outbox (") && !sql.contains("(created_at)"), "{sql}");
+        assert!(by(PartitionBy::Month, "").contains("date_trunc('month'"));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 # `setup.sh other-kafka` for Go, which builds the other brokers;
 # `setup.sh patroni` for etcd, and Python's virtual environments, in which Patroni is installed;
 # `setup.sh alerts` for Prometheus and promtool, `setup.sh packaging` for ssh-keygen and systemd-analyze,
-# `setup.sh instructions` for valgrind.
+# `setup.sh instructions` for valgrind, `setup.sh long` for pg_partman.
 set -eu
 
 packages=""
@@ -66,6 +66,12 @@ fi
 if [ "${1:-}" = packaging ]; then
     has ssh-keygen || need openssh-client
     has systemd-analyze || need systemd
+fi
+
+if [ "${1:-}" = long ]; then
+    # Its name has the version of PostgreSQL, which a run without an argument has installed.
+    version=$(dpkg-query -W -f '${Depends}' postgresql | sed -n 's/.*postgresql-\([0-9][0-9]*\).*/\1/p')
+    installed "postgresql-$version-partman" || need "postgresql-$version-partman"
 fi
 
 if [ "${1:-}" = instructions ]; then

@@ -24,6 +24,8 @@ mod first_batch;
 mod library;
 mod membership;
 mod messages;
+#[cfg(feature = "crash-points")]
+mod outbox_partitions;
 mod outbox_size;
 mod partitioner;
 mod partitions;

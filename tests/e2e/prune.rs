@@ -11,10 +11,10 @@ use super::recover::counted;
 use super::state_topic::{newest_state, topic};
 
 /// An outbox with a state topic, and a copy of all rows, deleted or not.
-pub(crate) struct Kept {
-    pub(crate) fixture: Fixture,
-    pub(crate) topic: String,
-    delivery: &'static str,
+pub struct Kept {
+    pub fixture: Fixture,
+    pub topic: String,
+    pub delivery: &'static str,
 }
 
 impl Kept {
@@ -24,6 +24,10 @@ impl Kept {
 
     pub(crate) async fn on(major: Major, delivery: &'static str) -> Self {
         let fixture = Fixture::with(Postgres::builder(major).own_identity()).await;
+        Self::over(fixture, delivery).await
+    }
+
+    pub async fn over(fixture: Fixture, delivery: &'static str) -> Self {
         let topic = topic(&fixture).await;
         fixture.adopt(&topic).await;
         let copy = "CREATE TABLE public.log (id uuid, aggregate_id text, n bigint);
@@ -34,11 +38,11 @@ impl Kept {
         Self { fixture, topic, delivery }
     }
 
-    fn arguments(&self) -> [&str; 4] {
+    pub fn arguments(&self) -> [&str; 4] {
         ["--delivery", self.delivery, "--state-topic", &self.topic]
     }
 
-    pub(crate) async fn run(&self) -> Walpost {
+    pub async fn run(&self) -> Walpost {
         let run = self.fixture.command("run").args(self.arguments());
         let walpost = run.env("FAILPOINTS", "frequent_bookmarks=return").start();
         walpost.await_line(AGREES, LONG_TIMEOUT).await;
@@ -46,7 +50,7 @@ impl Kept {
     }
 
     /// A bookmark says that every row is delivered that is there now.
-    pub(crate) async fn delivered(&self) {
+    pub async fn delivered(&self) {
         let postgres = &self.fixture.postgres;
         let last = postgres.query_text("SELECT txid_current()").await.expect("a transaction id");
         let last: u64 = last.parse().expect("a number");
@@ -63,25 +67,25 @@ impl Kept {
     }
 
     /// The exit code, and what is printed.
-    pub(crate) async fn prune(&self, arguments: &[&str]) -> (Option<i32>, String) {
+    pub async fn prune(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let prune = self.fixture.command("prune").args(["--state-topic", &self.topic]);
         let prune = prune.args(arguments).start();
         let (code, said) = ended(&prune).await;
         (code, format!("{}\n{said}", prune.stdout().join("\n")))
     }
 
-    pub(crate) async fn left(&self) -> u64 {
+    pub async fn left(&self) -> u64 {
         let count = self.fixture.postgres.query_text("SELECT count(*) FROM public.outbox").await;
         count.expect("a count").parse().expect("a number")
     }
 
     /// All rows that ever were, in commit order for each key.
-    async fn all(&self) -> Vec<Row> {
+    pub async fn all(&self) -> Vec<Row> {
         self.fixture.rows("SELECT id, aggregate_id FROM public.log ORDER BY n").await
     }
 
     /// Every row that is deleted is in Kafka; returns how many are.
-    async fn deleted_ones_are_published(&self) -> usize {
+    pub async fn deleted_ones_are_published(&self) -> usize {
         let gone = "SELECT id FROM public.log l
                      WHERE NOT EXISTS (SELECT FROM public.outbox o WHERE o.id = l.id)";
         let gone = self.fixture.postgres.query_rows(gone).await;

@@ -288,6 +288,9 @@ impl Trap {
             self.psql(sql);
             self.untouched(name).await;
         }
+        let partitioned = include_str!("../../sql/01-schema-partitioned.sql");
+        self.psql(&partitioned.replace("public.outbox", "public.parts"));
+        self.untouched("01-schema-partitioned.sql").await;
         let dedupe = include_str!("../../sql/consumer_dedupe.sql");
         let statements = dedupe.lines().filter_map(|line| line.strip_prefix("--   "));
         let statements = statements.collect::<Vec<_>>().join("\n");

@@ -72,7 +72,7 @@ pub enum OnDuplicate {
     /// The primary key refuses it, and the transaction fails.
     Fail,
     /// It is not inserted again (`ON CONFLICT … DO NOTHING`). The column of the id alone must be
-    /// unique.
+    /// unique, which it cannot be in a table that is partitioned by another column.
     Ignore,
 }
 
