@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::ahead::{Streamed, expect};
 use super::error::RecoveryError;
-use super::published::{Content, ID_HEADER, PublishedEvent, PublishedRecords};
+use super::published::{Content, ID_HEADER, PublishedEvent, PublishedRecords, ReadTopic};
 use crate::lsn::Lsn;
 use crate::outbox::Outbox;
 use crate::pgoutput::{Insert, PgTimestamp, Tuple};
@@ -125,7 +125,7 @@ impl Identifier<'_> {
                     return Err(RecoveryError::NoIds);
                 }
                 let id = header.and_then(|header| header.value.as_deref()).map(hash);
-                let content = Content::of(record.key.as_deref(), record.value.as_deref());
+                let content = Content::of(record.key, record.value);
                 Identified { id, content, is_streamed, topic: Some(record.topic.to_owned()) }
             }
             Err(_) => Identified {
@@ -182,6 +182,23 @@ pub(super) struct Comparing<'a> {
     pub(super) samples: bool,
 }
 
+/// Lists why rows of topics cannot be told; returns the indexes of those that may lack records.
+fn gaps(read: &[ReadTopic], topics: &[String], list: &mut impl FnMut(Listed)) -> BTreeSet<usize> {
+    for topic in read.iter().filter(|topic| !topic.has_known_policy) {
+        list(Listed::Gap(format!(
+            "topic {}: its cleanup.policy cannot be read; if it is compacted, events count as missing \
+             that are not",
+            topic.name
+        )));
+    }
+    let gap = |(index, name): (usize, &String)| {
+        let gap = read.iter().find(|topic| topic.name == *name)?.gap.as_ref()?;
+        list(Listed::Gap(format!("topic {name}: {gap}")));
+        Some(index)
+    };
+    topics.iter().enumerate().filter_map(gap).collect()
+}
+
 impl Comparison {
     /// Reads the rows, then Kafka. Calls `list` for what is listed, and `note` for each step.
     pub(super) async fn run(
@@ -210,23 +227,7 @@ impl Comparison {
             return Err(RecoveryError::NoTopic(topic.clone()));
         }
         note(&format!("reading {} records of these topics: {}", records.offsets, read.join(", ")));
-        for topic in records.topics.iter().filter(|topic| !topic.has_known_policy) {
-            list(Listed::Gap(format!(
-                "topic {}: its cleanup.policy cannot be read; if it is compacted, events count as \
-                 missing that are not",
-                topic.name
-            )));
-        }
-        let gaps: BTreeSet<usize> = topics
-            .iter()
-            .enumerate()
-            .filter_map(|(index, name)| {
-                let read = records.topics.iter().find(|read| read.name == *name)?;
-                let gap = read.gap.as_ref()?;
-                list(Listed::Gap(format!("topic {name}: {gap}")));
-                Some(index)
-            })
-            .collect();
+        let gaps = gaps(&records.topics, &topics, &mut list);
         let mut ghosts = 0;
         let mut listed = HashSet::new();
         records

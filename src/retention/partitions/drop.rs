@@ -473,10 +473,10 @@ mod tests {
         assert!(is_deletable(&all));
         assert!(is_deletable(&Counted::default()));
         for one in [
-            Counted { young: 1, ..all },
-            Counted { undelivered: 1, ..all },
-            Counted { before_slot: 1, ..all },
-            Counted { unpublished: 1, ..all },
+            Counted { young: 1, ..all.clone() },
+            Counted { undelivered: 1, ..all.clone() },
+            Counted { before_slot: 1, ..all.clone() },
+            Counted { unpublished: 1, ..all.clone() },
         ] {
             assert!(!is_deletable(&one), "{one:?}");
         }
