@@ -7,7 +7,7 @@ use super::progress;
 use super::prune_args::PruneArguments;
 use super::replay::stop_flag;
 use super::stdout::{complain, print};
-use super::{Exit, block_on, logged};
+use super::{Exit, block_on, logged, require_kafka};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags, show_bytes};
 use crate::record::Policy;
@@ -26,6 +26,9 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
         Ok((config, _level)) => config,
         Err(exit) => return exit,
     };
+    if let Err(exit) = require_kafka(&config, "prune") {
+        return exit;
+    }
     match block_on(prune(&config, &arguments)) {
         Ok(exit) => exit,
         Err(error) => {
