@@ -146,15 +146,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if is_others && state.layout == layout {
             session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
         }
-        // Replays that repeat every few seconds are logged once.
-        if self.diagnostics.event_log.is_repeating() {
-            tracing::debug!(acked = %state.acked_upto, "the slot's position still agrees");
-        } else {
-            tracing::info!(
-                topic = keeper.settings.topic, acked = %state.acked_upto,
-                "the slot's position agrees with the state topic"
-            );
-        }
+        self.log_agreement(&keeper.settings.topic, acked);
         let is_new_layout = state.layout != layout;
         keeper.own = [Some(id(&state)), None];
         keeper.state = Some(State {
@@ -176,6 +168,15 @@ impl<P: Source, S: Sink> Relay<P, S> {
             return Ok(Some(self.write_layout(keeper, session).await?));
         }
         Ok(Some(StateOpened::Ready))
+    }
+
+    fn log_agreement(&self, topic: &str, acked: Lsn) {
+        // Replays that repeat every few seconds are logged once.
+        if self.diagnostics.event_log.is_repeating() {
+            tracing::debug!(%acked, "the slot's position still agrees");
+        } else {
+            tracing::info!(topic, %acked, "the slot's position agrees with the state topic");
+        }
     }
 
     /// Writes the state, and waits until that is durable: the store may know of events before the
