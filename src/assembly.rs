@@ -4,6 +4,9 @@
 //! as text (connection string, topic template, headers) are parsed here, and errors name the place
 //! where the value was set.
 
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use secrecy::ExposeSecret;
 
 use crate::admin::Status;
 use crate::config::{
-    CatchUpMode, Config, ConfigError, DeliveryMode, Environment, Origin, Setting, nearest,
+    CatchUpMode, Config, ConfigError, DeliveryMode, Environment, Origin, Setting, SinkKind, nearest,
 };
 use crate::conninfo::ConnInfo;
 use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
@@ -31,7 +34,7 @@ use crate::sink::{
     self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, TransactionalSink, WaitsFor,
 };
 use crate::source::{self, CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
-use crate::state::{KafkaStateStore, UnfinishedRows};
+use crate::state::{KafkaStateStore, StateStore, UnfinishedRows};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +82,10 @@ fn relay_from<P: Source>(
 ) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
+    #[cfg(feature = "redis")]
+    if config.sink == SinkKind::Redis {
+        return redis::relay_from((source, core), config, environment, (until, metrics));
+    }
     let (kafka, properties) = (kafka(config), kafka_source(config, environment));
     let topic = config.delivery.state_topic.as_ref();
     let (core, sink, store) = match config.delivery.mode {
@@ -96,8 +103,7 @@ fn relay_from<P: Source>(
         }
     };
     let sink = sink.reloading_from(properties);
-    let drain_timeout = config.delivery.drain_timeout;
-    let settings = RelaySettings { drain_timeout, until, owns_thread: false };
+    let settings = relay_settings(config, until);
     let (handle, stop) = stop_channel();
     let mut relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
     if let (Some(topic), Some(store)) = (topic, store) {
@@ -105,6 +111,31 @@ fn relay_from<P: Source>(
         relay = relay.with_state(Box::new(store), settings);
     }
     Ok((relay, handle))
+}
+
+fn relay_settings(config: &Config, until: Option<Until>) -> RelaySettings {
+    RelaySettings { drain_timeout: config.delivery.drain_timeout, until, owns_thread: false }
+}
+
+/// Where the configured walpost keeps its position, to be read or written by an operator's command,
+/// and what that is called; `None`: nowhere.
+pub(crate) fn state_store(
+    config: &Config,
+    kafka: &KafkaConfig,
+) -> Option<(Box<dyn StateStore>, String)> {
+    #[cfg(feature = "redis")]
+    if config.sink == SinkKind::Redis {
+        return Some(redis::state_store(config));
+    }
+    let topic = config.delivery.state_topic.as_ref()?;
+    let properties = kafka.clone();
+    let source = KafkaSource::new(move || Ok(properties.clone()));
+    Some((Box::new(KafkaStateStore::new(source, topic)), state_topic(topic)))
+}
+
+/// What a state topic is called in messages.
+fn state_topic(topic: &str) -> String {
+    format!("state topic {topic}")
 }
 
 /// What the configuration contributes to which transactions have events.
@@ -129,9 +160,11 @@ fn state_settings(
     StateSettings {
         delivery_id: config.delivery.id.clone(),
         topic: topic.to_owned(),
+        place: state_topic(topic),
         layout: layout(config),
         skips: config.poison.include(Policy::Skip),
         required: rows.is_some() || delivery.requires_state(),
+        lossy_store: None,
         rows,
         commits: CommitLimits {
             interval: delivery.commit_interval,
@@ -305,6 +338,9 @@ fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
             )));
         }
         let is_partition = placement.target == Target::Partition;
+        if is_partition && config.sink == SinkKind::Redis {
+            return Err(invalid(&format!("`{text}`: a stream of Redis has no partitions")));
+        }
         if is_partition && placements.iter().any(|other| other.target == Target::Partition) {
             return Err(invalid(&format!("`{text}`: a record goes to one partition only")));
         }

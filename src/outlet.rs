@@ -2,6 +2,7 @@
 //! cannot be queued.
 
 use crate::ledger::Seq;
+use crate::position::EventPosition;
 use crate::record::{Cause, Record};
 
 /// The memory of a record in flight in addition to its own bytes: librdkafka's message, header and
@@ -11,8 +12,13 @@ pub const RECORD_OVERHEAD_BYTES: u64 = 512;
 
 /// The destination of the core's records.
 pub trait Outlet {
-    /// Queues `record` as production `seq`, without blocking.
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError>;
+    /// Queues the record of the event at `position` as production `seq`, without blocking.
+    fn produce(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError>;
 
     /// Checks, before a record is built, whether one of at least `bytes` for `topic` may be
     /// accepted. What it rejects, [`Outlet::produce`] would reject too.

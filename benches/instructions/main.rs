@@ -181,7 +181,12 @@ fn relay(core: &mut Core, messages: &[Message], first: Seq) {
 struct AcceptingOutlet;
 
 impl Outlet for AcceptingOutlet {
-    fn produce(&mut self, _: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        _: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         black_box(record);
         Ok(())
     }

@@ -10,6 +10,7 @@ use walpost::ledger::Seq;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::pgoutput::{Message, decode};
+use walpost::position::EventPosition;
 use walpost::record::{Record, RecordConfig, Router, check_topic};
 use walpost::relay::core::{Core, Taken};
 
@@ -69,7 +70,12 @@ struct AllTaking {
 }
 
 impl Outlet for AllTaking {
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         if let Some(error) = self.next.take() {
             return Err(error);
         }

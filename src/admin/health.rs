@@ -53,10 +53,13 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
     health.0.extend(metrics.stuck());
     health.0.extend(metrics.unwritten());
     if let Some(trouble) = metrics.trouble() {
-        health.0.push(format!("Kafka does not accept records: {trouble}"));
+        health.0.push(format!("{} does not accept records: {trouble}", metrics.sink_name()));
     } else if metrics.is_sink_connected() != Some(true) {
         let yet = if metrics.is_sink_connected().is_none() { " yet" } else { "" };
-        health.0.push(format!("no Kafka broker is connected{yet}"));
+        health.0.push(match metrics.sink_name() {
+            "Kafka" => format!("no Kafka broker is connected{yet}"),
+            other => format!("{other} is not connected{yet}"),
+        });
     }
     let waited = metrics.since_progress();
     if waited >= PROGRESS_LIMIT {

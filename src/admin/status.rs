@@ -36,6 +36,12 @@ pub struct Status {
     /// `scram-sha-256-plus`; `None` before the first connection.
     #[serde(default)]
     pub authentication: Option<String>,
+    /// What the destination is called: `Kafka` or `Redis`.
+    #[serde(default)]
+    pub sink: String,
+    /// Whether it is connected.
+    #[serde(default)]
+    pub sink_connected: bool,
     /// Whether a Kafka broker is connected.
     pub kafka_connected: bool,
     /// Its WAL positions.
@@ -149,7 +155,10 @@ impl Status {
             host: metrics.host(),
             tls: security.and_then(|security| security.tls).map(str::to_owned),
             authentication: security.map(|security| security.method.to_string()),
-            kafka_connected: metrics.is_sink_connected() == Some(true),
+            sink: metrics.sink_name().to_owned(),
+            sink_connected: metrics.is_sink_connected() == Some(true),
+            kafka_connected: metrics.sink_name() == "Kafka"
+                && metrics.is_sink_connected() == Some(true),
             position: Position {
                 received: crate::lsn::Lsn::new(metrics.received_lsn.get()).to_string(),
                 confirmed: metrics.confirmed().to_string(),

@@ -22,14 +22,15 @@ pub(super) fn command(arguments: AdoptArguments) -> Exit {
 }
 
 async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
-    let (positions, topic) = positions(config, "walpost adopt", apply).await?;
+    let positions = positions(config, "walpost adopt", apply).await?;
     let slot = &config.source.slot;
     let found = positions.slot();
     print(&format!("replication slot {slot}: confirmed up to {found}\n"));
     let state = positions.state.as_ref();
     let same_timeline = state.is_some_and(|state| state.timeline == positions.timeline);
     let acked = state.map(|state| state.acked_upto);
-    print(&format!("state topic {topic}: {}\n", compared(acked, found, same_timeline)));
+    let place = positions.place.clone();
+    print(&format!("{place}: {}\n", compared(acked, found, same_timeline)));
     if state.is_some_and(|state| state.rows.is_some()) {
         print(
             "rows that the slot does not send are not all published yet: --apply gives them up\n",
@@ -47,11 +48,11 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
         ));
     }
     if !apply {
-        print("nothing was changed; --apply writes the slot's position to the state topic\n");
+        print(&format!("nothing was changed; --apply writes the slot's position to {place}\n"));
         return Ok(());
     }
     positions.adopt().await.map_err(failed)?;
-    print(&format!("state topic {topic}: now {found}; `walpost run` continues from there\n"));
+    print(&format!("{place}: now {found}; `walpost run` continues from there\n"));
     Ok(())
 }
 
@@ -78,12 +79,12 @@ fn compared(acked: Option<Lsn>, found: Lsn, same_timeline: bool) -> String {
     }
 }
 
-/// The positions of slot and state topic, and the topic's name.
-pub(super) async fn positions<'a>(
-    config: &'a Config,
+/// The positions of slot and state topic.
+pub(super) async fn positions(
+    config: &Config,
     command: &str,
     create: bool,
-) -> Result<(Positions, &'a str), Exit> {
+) -> Result<Positions, Exit> {
     let conninfo = assembly::conninfo(config, &Environment::of_process()).map_err(|error| {
         complain(&error.to_string());
         Exit::Config
@@ -91,8 +92,7 @@ pub(super) async fn positions<'a>(
     let kafka = assembly::kafka(config);
     let wanted = Wanted { command, create, may_lack_slot: false };
     let read = Positions::read(config, &conninfo, &kafka, wanted).await;
-    let topic = config.delivery.state_topic.as_deref().unwrap_or_default();
-    Ok((read.map_err(failed)?, topic))
+    read.map_err(failed)
 }
 
 /// Prints the error.

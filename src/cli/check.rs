@@ -28,7 +28,7 @@ pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
         }
     };
     let findings = if offline {
-        preflight::check_offline(&config, &conninfo)
+        block_on(preflight::check_offline(&config, &conninfo))
     } else {
         let mut findings = block_on(preflight::check(&config, &conninfo, &source));
         preflight::check_brokers(&config, &mut findings);

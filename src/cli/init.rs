@@ -3,7 +3,7 @@
 use super::args::InitArguments;
 use super::recover::RowOptions;
 use super::stdout::{complain, print};
-use super::{Exit, block_on, configuration, logged, recover};
+use super::{Exit, block_on, configuration, logged, recover, require_kafka};
 use crate::config::{Config, Environment, Flags};
 use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
 use crate::setup::{self, InitError, InitPlan, Stage};
@@ -25,6 +25,9 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
         Ok(config) => config,
         Err(exit) => return exit,
     };
+    if existing_rows && let Err(exit) = require_kafka(&config, "init --existing-rows") {
+        return exit;
+    }
     let columns = match assembly::profile(&config) {
         Ok(profile) => assembly::columns(&config, &profile),
         Err(error) => {

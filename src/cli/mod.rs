@@ -36,7 +36,7 @@ use self::args::{Arguments, Command};
 pub use self::exit::Exit;
 use self::logging::LogLevel;
 use self::stdout::{complain, print};
-use crate::config::{Config, Environment, Flags};
+use crate::config::{Config, Environment, Flags, SinkKind};
 
 /// Runs the command in the process's arguments.
 pub fn main() -> ExitCode {
@@ -97,6 +97,17 @@ fn configuration(flags: &Flags) -> Result<Config, Exit> {
         complain(&error.to_string());
         Exit::Config
     })
+}
+
+/// Fails, and says so, unless events go to Kafka: `command` needs its topics.
+fn require_kafka(config: &Config, command: &str) -> Result<(), Exit> {
+    if config.sink == SinkKind::Kafka {
+        return Ok(());
+    }
+    complain(&format!(
+        "`walpost {command}` reads topics of Kafka: it does not support sink.kind = \"redis\" yet"
+    ));
+    Err(Exit::Config)
 }
 
 /// The same for a command that logs, with the log started.

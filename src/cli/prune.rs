@@ -7,7 +7,7 @@ use super::prune_args::PruneArguments;
 use super::prune_partitions;
 use super::replay::stop_flag;
 use super::stdout::{complain, print};
-use super::{Exit, block_on, logged, progress};
+use super::{Exit, block_on, logged, progress, require_kafka};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags, show_bytes};
 use crate::record::Policy;
@@ -27,6 +27,9 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
         Ok((config, _level)) => config,
         Err(exit) => return exit,
     };
+    if let Err(exit) = require_kafka(&config, "prune") {
+        return exit;
+    }
     match block_on(prune(&config, &arguments)) {
         Ok(exit) => exit,
         Err(error) => {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::args::RecoverArguments;
 use super::progress::{self, progress};
 use super::stdout::{complain, print};
-use super::{Exit, block_on, logged, run};
+use super::{Exit, block_on, logged, require_kafka, run};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
 use crate::metrics::Metrics;
@@ -36,6 +36,9 @@ pub(super) fn command(arguments: RecoverArguments) -> Exit {
         Ok(begun) => begun,
         Err(exit) => return exit,
     };
+    if let Err(exit) = require_kafka(&config, "recover") {
+        return exit;
+    }
     let since = match arguments.since {
         Some(time) => Since::Time(time),
         None if arguments.all => Since::Everything,

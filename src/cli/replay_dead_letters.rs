@@ -2,7 +2,7 @@
 
 use super::args::ReplayDeadLettersArguments;
 use super::stdout::print;
-use super::{Exit, block_on, complain, logged, run};
+use super::{Exit, block_on, complain, logged, require_kafka, run};
 use crate::assembly::{self, ReplayAssemblyError};
 use crate::config::Config;
 use crate::dead_letter_replay::{ReplayError, ReplaySettings, ReplaySummary};
@@ -13,6 +13,9 @@ pub(super) fn command(arguments: ReplayDeadLettersArguments) -> Exit {
         Ok((config, _)) => config,
         Err(exit) => return exit,
     };
+    if let Err(exit) = require_kafka(&config, "replay-dead-letters") {
+        return exit;
+    }
     let topic = from.unwrap_or_else(|| config.poison.dead_letter_topic.clone());
     let limit = limit.unwrap_or(u64::MAX);
     let settings = ReplaySettings { topic, group, cause, limit, dry_run };

@@ -8,7 +8,7 @@ use super::logging::LogLevel;
 use super::{Exit, block_on, complain, logged};
 use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
-use crate::config::{self, Config, CoreDumps, Environment, Flags};
+use crate::config::{self, Config, CoreDumps, Environment, Flags, SinkKind};
 use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::sink::ReloadHandle;
@@ -86,7 +86,9 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         version = env!("CARGO_PKG_VERSION"),
         slot = %config.source.slot,
         publication = %config.source.publication,
-        bootstrap_servers = config::without_logins(&config.kafka.bootstrap_servers),
+        bootstrap_servers = (config.sink == SinkKind::Kafka)
+            .then(|| config::without_logins(&config.kafka.bootstrap_servers)),
+        stream = (config.sink == SinkKind::Redis).then_some(config.redis.stream.as_str()),
         endpoints = address.map(tracing::field::display),
         "walpost starts"
     );
@@ -170,7 +172,12 @@ pub(super) fn stop_on_signals(stop: StopHandle) -> std::io::Result<()> {
 /// SIGHUP reads the configuration again, and applies its log level, Kafka's properties and the
 /// files that these name; everything else needs a restart. (PostgreSQL's address, passwords and
 /// certificates are read again at each connect anyway.)
-fn reload_on_hangup(mut hangup: Signal, config: Config, level: LogLevel, kafka: ReloadHandle) {
+fn reload_on_hangup(
+    mut hangup: Signal,
+    config: Config,
+    level: LogLevel,
+    kafka: Option<ReloadHandle>,
+) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             admin::reloading();
@@ -184,7 +191,9 @@ fn reload_on_hangup(mut hangup: Signal, config: Config, level: LogLevel, kafka: 
                         "reloaded log level, secrets and certificates; anything else takes a \
                          restart"
                     );
-                    kafka.reload();
+                    if let Some(kafka) = &kafka {
+                        kafka.reload();
+                    }
                 }
                 Err(error) => tracing::error!(
                     signal = "SIGHUP",
@@ -231,8 +240,9 @@ pub(super) fn exit(error: &RelayError) -> Exit {
             Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => source.into(),
-        RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
+        RelayError::Sink(_) | RelayError::Unauthenticated { .. } => Exit::Config,
         RelayError::Unconfirmed(_)
+        | RelayError::Regressed { .. }
         | RelayError::Unreached { .. }
         | RelayError::NeverConnected
         | RelayError::Aborted => Exit::Failure,

@@ -24,11 +24,12 @@ async fn skip(
     position: EventPosition,
     (apply, undo): (bool, bool),
 ) -> Result<(), Exit> {
-    let (mut positions, topic) = positions(config, "walpost skip", false).await?;
+    let mut positions = positions(config, "walpost skip", false).await?;
     let state = if undo { positions.not_skipping(position) } else { positions.skipping(position) };
     let state = state.map_err(failed)?;
     let is_published = if undo { "will be published" } else { "will not be published" };
-    print(&format!("state topic {topic}: acknowledged up to {}\n", state.acked_upto));
+    let place = positions.place.clone();
+    print(&format!("{place}: acknowledged up to {}\n", state.acked_upto));
     if !apply {
         print(&format!(
             "nothing was changed; with --apply the event at {position} {is_published}\n"
@@ -36,8 +37,6 @@ async fn skip(
         return Ok(());
     }
     positions.write(&state).await.map_err(failed)?;
-    print(&format!(
-        "state topic {topic}: the event at {position} {is_published}; start `walpost run`\n"
-    ));
+    print(&format!("{place}: the event at {position} {is_published}; start `walpost run`\n"));
     Ok(())
 }

@@ -23,6 +23,7 @@ use crate::excerpt::is_harmless;
 use crate::ledger::Seq;
 use crate::outlet::{Outlet, ProduceError};
 use crate::pgoutput;
+use crate::position::EventPosition;
 use crate::record::Record;
 use crate::relay::core::Diverted;
 use crate::relay::core::{Core, Taken};
@@ -249,7 +250,12 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 impl Outlet for Printer {
-    fn produce(&mut self, _: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        _: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         if self.left == 0 {
             return Err(ProduceError::Full);
         }

@@ -33,6 +33,7 @@ impl Config {
             environment.ambient()?,
             defaults()?,
         ]));
+        let sink = given.sink()?;
         let properties = given.kafka_properties()?;
         let source = given.source()?;
         let outbox = given.outbox()?;
@@ -42,6 +43,8 @@ impl Config {
             debezium: given.debezium(record.profile)?,
             outbox,
             record,
+            sink,
+            redis: given.redis()?,
             kafka: Kafka {
                 bootstrap_servers: given.parsed(Setting::KafkaBootstrapServers, values::servers)?,
                 max_producers: given.parsed(Setting::KafkaMaxProducers, values::max_producers)?,
@@ -103,10 +106,10 @@ fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigErro
 }
 
 /// The configured or default value of each setting.
-struct Values(Layer);
+pub(super) struct Values(Layer);
 
 impl Values {
-    fn text(&self, setting: Setting) -> Option<&str> {
+    pub(super) fn text(&self, setting: Setting) -> Option<&str> {
         match &self.0.get(&setting)?.raw {
             Raw::Text(text) => Some(text),
             Raw::List(_) | Raw::Properties(_) => None,
@@ -127,11 +130,11 @@ impl Values {
         }
     }
 
-    fn origin(&self, setting: Setting) -> &Origin {
+    pub(super) fn origin(&self, setting: Setting) -> &Origin {
         self.0.get(&setting).map_or(&Origin::Default, |given| &given.origin)
     }
 
-    fn invalid(&self, setting: Setting, reason: impl AsRef<str>) -> ConfigError {
+    pub(super) fn invalid(&self, setting: Setting, reason: impl AsRef<str>) -> ConfigError {
         // An invalid value may contain a login.
         let reason = super::without_logins(reason.as_ref());
         let origin = self.origin(setting).clone();
@@ -139,7 +142,7 @@ impl Values {
     }
 
     /// A setting with a default.
-    fn parsed<T>(
+    pub(super) fn parsed<T>(
         &self,
         setting: Setting,
         parse: impl FnOnce(&str) -> Result<T, String>,
@@ -149,7 +152,7 @@ impl Values {
     }
 
     /// A setting without a default.
-    fn optional<T>(
+    pub(super) fn optional<T>(
         &self,
         setting: Setting,
         parse: impl FnOnce(&str) -> Result<T, String>,

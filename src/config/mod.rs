@@ -16,12 +16,14 @@ mod load;
 mod origin;
 mod redact;
 mod setting;
+mod sink;
 #[cfg(test)]
 mod tests;
 mod units;
 mod values;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
@@ -53,6 +55,10 @@ pub struct Config {
     pub record: Record,
     /// `[debezium]`: the event router's options by name, each with its origin.
     pub debezium: BTreeMap<String, (String, Origin)>,
+    /// `sink.kind`
+    pub sink: SinkKind,
+    /// `[redis]`
+    pub redis: Redis,
     /// `[kafka]`
     pub kafka: Kafka,
     /// `[delivery]`
@@ -137,6 +143,35 @@ pub struct Record {
     pub cloudevents_source: String,
     /// Where its timestamp comes from.
     pub timestamp: TimestampSource,
+}
+
+/// Where events are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SinkKind {
+    /// Topics of a Kafka cluster.
+    Kafka,
+    /// A stream of a Redis server.
+    Redis,
+}
+
+impl SinkKind {
+    /// The kinds by their names.
+    pub(crate) const NAMES: [(&str, Self); 2] = [("kafka", Self::Kafka), ("redis", Self::Redis)];
+}
+
+/// The Redis server.
+#[derive(Debug, Clone)]
+pub struct Redis {
+    /// Its URL, not yet parsed.
+    pub url: SecretString,
+    /// The stream.
+    pub stream: String,
+    /// About how many entries it keeps; `None`: all.
+    pub maxlen: Option<u64>,
+    /// How many replicas must have an entry.
+    pub wait_replicas: u32,
+    /// The authorities that sign its certificate; `None`: those of the operating system.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// The Kafka cluster.
@@ -266,6 +301,17 @@ impl Config {
             }
             _ => Ok(self.source.url.clone()),
         }
+    }
+
+    /// The current URL of Redis: if a `_FILE` variable names its file, reads that file again.
+    pub fn redis_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
+        if let (Origin::VariableFile { .. }, Some(name)) =
+            (self.origin(Setting::RedisUrl), Setting::RedisUrl.variable())
+            && let Some((text, _)) = environment.text_or_file(name)?
+        {
+            return Ok(text.into());
+        }
+        Ok(self.redis.url.clone())
     }
 
     /// The error for a value that a later check rejects (a topic template, a connection string),

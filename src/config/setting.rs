@@ -165,6 +165,22 @@ settings! {
         .details("`none` also applies to dead letters and to the Debezium profiles.")
         .default("commit");
     Debezium = row("debezium", Properties, "Options of Debezium's outbox event router, under their own names. Requires a Debezium profile.");
+    SinkKind = row("sink.kind", Text, "Where events are published: `kafka` or `redis` (a stream of Redis).")
+        .details("`redis` takes a walpost that was built with the feature `redis`, and the settings of [`[redis]`](#redis-redis); settings of Kafka alone are then an error. See [which broker, which promise](sinks.md).")
+        .flag("--sink", "KIND").default("kafka");
+    RedisUrl = row("redis.url", Text, "Redis server: `redis://[[user]:password@]host[:port][/database]`, or `rediss://` for TLS.")
+        .details("Prefer `WALPOST_REDIS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@` and `/` in a password are written percent-encoded.")
+        .variable().default("redis://localhost:6379").secret();
+    RedisStream = row("redis.stream", Text, "Stream to which all events are added, in the order of the commits. One stream belongs to one slot.")
+        .variable().default("outbox");
+    RedisMaxlen = row("redis.maxlen", Number, "About how many entries the stream keeps (`XADD … MAXLEN ~`). Without it, walpost removes none.")
+        .details("Redis removes the oldest entries, whether consumers have read them or not.")
+        .variable();
+    RedisWaitReplicas = row("redis.wait_replicas", Number, "How many replicas must have an entry before it counts as delivered (`WAIT`).")
+        .details("With `0`, a failover to a replica that is behind loses entries. See [what survives a crash](redis.md#what-survives-a-crash).")
+        .variable().default("0");
+    RedisCaFile = row("redis.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `rediss://`. Without it, those of the operating system.")
+        .variable();
     KafkaBootstrapServers = row("kafka.bootstrap_servers", Text, "Kafka bootstrap servers, `host:port`, separated by commas.")
         .flag("--bootstrap-servers", "LIST").ambient("KAFKA_BOOTSTRAP_SERVERS").default("localhost:9092");
     KafkaMaxProducers = row("kafka.max_producers", Number, "Maximum number of producers that send at the same time, each with its own connections to the brokers.")
@@ -230,11 +246,13 @@ settings! {
 }
 
 /// The tables of the file, with their titles on the reference page.
-pub const TABLES: [(&str, &str); 10] = [
+pub const TABLES: [(&str, &str); 12] = [
     ("source", "Source database"),
     ("outbox", "Outbox"),
     ("record", "Records"),
     ("debezium", "Debezium's outbox event router"),
+    ("sink", "Destination"),
+    ("redis", "Redis"),
     ("kafka", "Kafka"),
     ("delivery", "Delivery"),
     ("poison", "Undeliverable events"),

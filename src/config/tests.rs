@@ -63,8 +63,9 @@ fn every_setting_becomes_a_value() {
     for setting in Setting::ALL {
         let name = format!("Setting::{setting:?}");
         let is_name = |rest: &str| !rest.starts_with(char::is_alphanumeric);
-        let is_read = include_str!("load.rs").split(&name).skip(1).any(is_name);
-        assert!(is_read, "{name} is in the table, but load.rs does not read it");
+        let code = concat!(include_str!("load.rs"), include_str!("sink.rs"));
+        let is_read = code.split(&name).skip(1).any(is_name);
+        assert!(is_read, "{name} is in the table, but neither load.rs nor sink.rs reads it");
     }
 }
 
@@ -387,9 +388,68 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(config.admin.listen.as_deref(), Some("localhost:0"));
     assert_eq!(config.log.format, Some(LogFormat::Json));
     assert_eq!(config.process.core_dumps, CoreDumps::Allow);
-    let unset: Vec<_> =
-        config.display().iter().filter(|row| row.origin == Origin::Default).collect();
+    // Those of another destination would be an error.
+    let is_unset = |row: &&Displayed| row.origin == Origin::Default && !is_of_redis(row);
+    let unset: Vec<_> = config.display().iter().filter(is_unset).collect();
     assert_eq!(unset, [] as [&Displayed; 0]);
+}
+
+fn is_of_redis(row: &Displayed) -> bool {
+    row.key.starts_with("redis.") || row.key == "sink.kind"
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn every_key_of_redis_is_read_and_its_password_is_hidden() {
+    let config = of_toml(
+        r#"
+        [sink]
+        kind = "redis"
+        [redis]
+        url = "rediss://u:s3cret@h:7/2"
+        stream = "{eu}.orders"
+        maxlen = 1_000_000
+        wait_replicas = 2
+        ca_file = "ca.pem"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.sink, SinkKind::Redis);
+    let redis = &config.redis;
+    assert_eq!(redis.url.expose_secret(), "rediss://u:s3cret@h:7/2");
+    assert_eq!((redis.stream.as_str(), redis.maxlen), ("{eu}.orders", Some(1_000_000)));
+    assert_eq!((redis.wait_replicas, redis.ca_file.clone()), (2, Some("ca.pem".into())));
+    let unset = |row: &&Displayed| is_of_redis(row) && row.origin == Origin::Default;
+    assert_eq!(config.display().iter().filter(unset).count(), 0);
+    assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
+}
+
+#[test]
+fn settings_of_another_destination_are_rejected_where_they_are_given() {
+    for (toml, part) in [
+        ("redis.stream = 'x'", "walpost.toml:1: `redis.stream`"),
+        ("redis.wait_replicas = 0", "sink.kind = \"kafka\""),
+        ("sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `redis`"),
+        #[cfg(feature = "redis")]
+        ("sink.kind = 'redis'\nkafka.max_producers = 8", "walpost.toml:2: `kafka.max_producers`"),
+        #[cfg(feature = "redis")]
+        ("sink.kind = 'redis'\nredis.maxlen = 0", "`redis.maxlen`"),
+        #[cfg(feature = "redis")]
+        ("sink.kind = 'redis'\nredis.stream = 'a b'", "`redis.stream`"),
+        #[cfg(not(feature = "redis"))]
+        ("sink.kind = 'redis'", "without the feature `redis`"),
+    ] {
+        let error = of_toml(toml).err().unwrap().to_string();
+        assert!(error.contains(part), "{toml}: {error}");
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn variables_for_other_programs_are_no_settings_of_another_destination() {
+    let around = [("KAFKA_BOOTSTRAP_SERVERS", "around:1")];
+    let file = directory("sink.kind = 'redis'");
+    assert_eq!(load(&Flags::default(), &around, file.path()).unwrap().sink, SinkKind::Redis);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Parsers of values: each takes a text, and returns the value or the reason why it is invalid.
 
-use super::{CatchUpMode, CoreDumps, DeliveryMode};
+use super::{CatchUpMode, CoreDumps, DeliveryMode, SinkKind};
 use std::net::SocketAddr;
 
 use crate::record::Policy;
@@ -75,6 +75,32 @@ pub(super) fn topic(text: &str) -> Result<String, String> {
 
 pub(super) fn retries(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number of retries"))
+}
+
+/// Where events are published.
+pub(super) fn sink_kind(text: &str) -> Result<SinkKind, String> {
+    one_of(text, &SinkKind::NAMES)
+}
+
+/// The name of a stream of Redis.
+pub(super) fn stream(text: &str) -> Result<String, String> {
+    let is_plain = |sign: char| sign.is_ascii_graphic();
+    if text.is_empty() || text.len() > 500 || !text.chars().all(is_plain) {
+        return Err(format!("`{text}` is not 1 to 500 letters, digits and signs without spaces"));
+    }
+    Ok(text.to_owned())
+}
+
+/// About how many entries a stream keeps.
+pub(super) fn maxlen(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=i64::MAX as u64).contains(number));
+    number.ok_or_else(|| format!("`{text}` is not a number of entries, at least 1"))
+}
+
+/// How many replicas must have an entry.
+pub(super) fn wait_replicas(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number <= 100);
+    number.ok_or_else(|| format!("`{text}` is not a number of replicas, 0 to 100"))
 }
 
 /// How many producers may send at the same time.

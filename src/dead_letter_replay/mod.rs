@@ -44,6 +44,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before a record is offered again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
+/// The position of a record that is published again: Kafka's sink does not use it.
+const NO_POSITION: EventPosition = EventPosition { commit_lsn: Lsn::ZERO, ordinal: 0 };
+
 /// How often the progress is committed.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -458,7 +461,7 @@ impl Producer {
         let mut reports: Vec<Report> = Vec::new();
         loop {
             self.sink.take_reports(&mut reports);
-            match self.sink.produce(self.last, record) {
+            match self.sink.produce(self.last, NO_POSITION, record) {
                 Ok(()) => break,
                 Err(ProduceError::Full) if Instant::now() < deadline => sleep(RETRY_PAUSE).await,
                 Err(ProduceError::Full) => return Ok(None),
@@ -477,7 +480,9 @@ impl Producer {
                     Condition::Unauthenticated(why) => {
                         return Err(ReplayError::Unauthenticated(why));
                     }
-                    Condition::Broken(why) => return Ok(Some(Outcome::Lost(why))),
+                    Condition::Broken(why) | Condition::Regressed(why) => {
+                        return Ok(Some(Outcome::Lost(why)));
+                    }
                     Condition::Unreachable(why) | Condition::Stalled { reason: why, .. } => {
                         *reason = why;
                     }

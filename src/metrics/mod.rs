@@ -11,7 +11,7 @@ mod state;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use self::encode::Page;
@@ -38,6 +38,7 @@ pub struct Metrics {
     progressed_ms: AtomicU64,
     /// Whether a broker is connected: 0 for unknown, 1 for no, 2 for yes.
     sink_connected: AtomicU8,
+    sink_name: OnceLock<&'static str>,
     /// Producers that send.
     pub sink_producers: Figure,
     /// Transactions received.
@@ -147,6 +148,7 @@ impl Default for Metrics {
             iterated_ms: AtomicU64::new(0),
             progressed_ms: AtomicU64::new(0),
             sink_connected: AtomicU8::new(0),
+            sink_name: OnceLock::new(),
             sink_producers: Figure::default(),
             transactions: Figure::default(),
             events_received: Figure::default(),
@@ -214,6 +216,16 @@ impl Metrics {
     /// When it was started.
     pub fn started_at(&self) -> SystemTime {
         self.started_at
+    }
+
+    /// Sets what the destination is called, once.
+    pub fn set_sink_name(&self, name: &'static str) {
+        let _ = self.sink_name.set(name);
+    }
+
+    /// What the destination is called.
+    pub fn sink_name(&self) -> &'static str {
+        self.sink_name.get().copied().unwrap_or("Kafka")
     }
 
     /// Sets whether a broker is connected; `None` if unknown.

@@ -155,7 +155,7 @@ fn client_finding(error: &SinkError) -> Finding {
         SinkError::Mechanism { .. } => "sasl_mechanism",
         SinkError::Property { .. } => "kafka_property",
         SinkError::Token { .. } => "sasl_token",
-        SinkError::Client(_) => "kafka_client",
+        SinkError::Client(_) | SinkError::Thread(_) => "kafka_client",
     };
     let finding =
         Finding::error(("Kafka client", code), error.to_string()).why("`run` would not start");

@@ -9,6 +9,8 @@ mod endpoints;
 mod findings;
 mod postgres;
 mod publication;
+#[cfg(feature = "redis")]
+mod redis;
 mod server;
 mod slot;
 mod topics;
@@ -18,12 +20,12 @@ use tokio_postgres::Client;
 pub(crate) use findings::{Finding, Findings, Fix, Level};
 
 use crate::assembly;
-use crate::config::{Config, Origin, Setting};
+use crate::config::{Config, Origin, Setting, SinkKind};
 use crate::conninfo::ConnInfo;
 use crate::source::{self, SourceConfig};
 
 /// Checks the configuration alone; for `check --offline`.
-pub(crate) fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findings {
+pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findings {
     let mut findings = Findings::default();
     check_configuration(config, conninfo, &mut findings);
     endpoints::check_traces(&mut findings);
@@ -31,7 +33,10 @@ pub(crate) fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findings {
     findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
     let text = "connection, server, role, publication, slot and columns were not checked";
     findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
-    brokers::check(config, true, &mut findings);
+    check_redis(config, true, &mut findings).await;
+    if config.sink == SinkKind::Kafka {
+        brokers::check(config, true, &mut findings);
+    }
     findings
 }
 
@@ -42,12 +47,28 @@ pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceC
     endpoints::check_traces(&mut findings);
     endpoints::check(config, &mut findings).await;
     postgres::check(config, source, &mut findings).await;
+    check_redis(config, false, &mut findings).await;
     findings
 }
 
-/// Checks the brokers; blocks the calling thread.
+/// Checks Redis, if events go there.
+#[cfg(feature = "redis")]
+async fn check_redis(config: &Config, offline: bool, findings: &mut Findings) {
+    if config.sink == SinkKind::Redis {
+        redis::check(config, offline, findings).await;
+    }
+}
+
+/// This build has no sink for Redis.
+#[cfg(not(feature = "redis"))]
+#[allow(clippy::unused_async, reason = "as the other one")]
+async fn check_redis(_: &Config, _: bool, _: &mut Findings) {}
+
+/// Checks the brokers, if events go there; blocks the calling thread.
 pub(crate) fn check_brokers(config: &Config, findings: &mut Findings) {
-    brokers::check(config, false, findings);
+    if config.sink == SinkKind::Kafka {
+        brokers::check(config, false, findings);
+    }
 }
 
 fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Findings) {
@@ -64,7 +85,8 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
         );
     }
     let topic_of_all = assembly::profile(config).map(|profile| profile.topic_of_all());
-    if config.record.topics_allowed.is_empty() && matches!(topic_of_all, Ok(None)) {
+    let is_kafka = config.sink == SinkKind::Kafka;
+    if is_kafka && config.record.topics_allowed.is_empty() && matches!(topic_of_all, Ok(None)) {
         let text = "rows name their topics, and record.topics_allowed does not limit them";
         findings.add(
             Finding::warning((SUBJECT, "topics_not_limited"), text)

@@ -102,6 +102,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         stop: StopReceiver,
     ) -> Self {
         let created = Instant::now();
+        let peer = sink.peer();
         Self {
             core,
             sink,
@@ -119,7 +120,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             shutdown: Shutdown::default(),
             diagnostics: Diagnostics {
                 stats: Stats::new(Arc::default()),
-                event_log: EventLog::default(),
+                event_log: EventLog::of(peer),
                 stuck_stream: StuckStream::default(),
                 logged_refused_messages: 0,
             },
@@ -143,6 +144,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     #[must_use]
     pub fn with_metrics(mut self, metrics: Arc<Metrics>) -> Self {
         metrics.in_flight_limit_bytes.set(self.core.budget_bytes());
+        metrics.set_sink_name(self.sink.peer().name);
         self.diagnostics.stats = Stats::new(metrics);
         self
     }
@@ -273,7 +275,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
         for condition in self.sink.take_conditions() {
             match condition {
                 Condition::Unauthenticated(reason) if is_starting => {
-                    return Err(RelayError::Unauthenticated(reason));
+                    let peer = self.sink.peer();
+                    return Err(RelayError::Unauthenticated { peer, reason });
+                }
+                Condition::Regressed(reason) => {
+                    return Err(RelayError::Regressed { peer: self.sink.peer(), reason });
                 }
                 Condition::Broken(reason) => {
                     self.replay.cause = replacement::BROKEN;

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::position::EventPosition;
 use crate::record::Policy;
 use crate::relay::core::{Diverted, DroppedHeaders};
-use crate::sink::Condition;
+use crate::sink::{Condition, Peer};
 
 /// After this time without records in flight, with a broker connected, an outage counts as over
 /// even if nothing was delivered.
@@ -32,8 +32,9 @@ pub(super) struct SinkState<F> {
 }
 
 /// What was logged about the sink, and what is still to be logged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct EventLog {
+    peer: &'static Peer,
     down: Option<Down>,
     /// Deliveries counted at the start of the last replay, until the failed record is delivered.
     replayed: Option<u64>,
@@ -72,13 +73,27 @@ struct Down {
 }
 
 impl EventLog {
+    /// Of this destination.
+    pub(super) fn of(peer: &'static Peer) -> Self {
+        Self {
+            peer,
+            down: None,
+            replayed: None,
+            reasons: Vec::new(),
+            repeated: false,
+            logged_diverted: BTreeSet::new(),
+            idle_since: None,
+            logged_dropped: None,
+        }
+    }
+
     /// Records a condition that the sink reported after `delivered` deliveries.
     pub(super) fn on_condition(&mut self, condition: Condition, delivered: u64) {
         self.idle_since = None;
         // A reason may contain text from a broker, so it is escaped.
         match condition {
             Condition::Unreachable(reason) => {
-                let fix = "see whether the brokers run and can be reached from here";
+                let fix = self.peer.unreachable;
                 let (reason, at) = (line(&format!("{reason}; {fix}")), Some(delivered));
                 self.down.get_or_insert(Down { reason, at, refused: false, logged: false });
             }
@@ -108,8 +123,8 @@ impl EventLog {
                  on, and the order of a key across this moment is not kept; where that matters, let \
                  consumers come to the end of the older records first"
             ),
-            // It causes a replay, which is logged with its reason.
-            Condition::Broken(_) => {}
+            // It causes a replay, which is logged with its reason; or the end.
+            Condition::Broken(_) | Condition::Regressed(_) => {}
         }
     }
 
@@ -136,7 +151,7 @@ impl EventLog {
                 down.logged = true;
                 tracing::warn!(
                     reason = %down.reason,
-                    "cannot deliver to Kafka; retrying while PostgreSQL retains the WAL"
+                    "cannot deliver to {}; retrying while PostgreSQL retains the WAL", self.peer.name
                 );
             }
             _ => {}
@@ -146,7 +161,7 @@ impl EventLog {
             self.repeated = false;
         }
         if was_logged && !self.is_outage_logged() {
-            tracing::info!("delivering to Kafka again");
+            tracing::info!("delivering to {} again", self.peer.name);
         }
     }
 
@@ -246,7 +261,7 @@ impl EventLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::Fault;
+    use crate::sink::{Fault, KAFKA};
 
     /// Updates the log at this time after the start.
     fn update(
@@ -269,7 +284,7 @@ mod tests {
 
     #[test]
     fn an_outage_ends_when_brokers_are_connected_and_nothing_is_in_flight() {
-        let mut event_log = EventLog::default();
+        let mut event_log = EventLog::of(&KAFKA);
         event_log.on_condition(unreachable(), 0);
         update(&mut event_log, 0, 0, false, Duration::ZERO);
         assert!(event_log.trouble().is_some_and(|logged| logged.contains("refused")));
@@ -303,19 +318,19 @@ mod tests {
             Condition::Unauthenticated(text.clone()),
             Condition::Stalled { reason: text.clone(), fault: Fault::Brokers },
         ] {
-            let mut event_log = EventLog::default();
+            let mut event_log = EventLog::of(&KAFKA);
             event_log.on_condition(condition, 0);
             update(&mut event_log, 0, 0, false, Duration::ZERO);
             assert_tame(&event_log);
         }
-        let mut event_log = EventLog::default();
+        let mut event_log = EventLog::of(&KAFKA);
         event_log.replay(&text, Lsn::ZERO, Duration::ZERO, 7);
         assert_tame(&event_log);
     }
 
     #[test]
     fn an_outage_while_nothing_was_to_be_sent_is_not_logged_later() {
-        let mut event_log = EventLog::default();
+        let mut event_log = EventLog::of(&KAFKA);
         event_log.on_condition(unreachable(), 3);
         update(&mut event_log, 3, 0, true, Duration::ZERO);
         update(&mut event_log, 3, 0, true, IDLE);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::core::{Counters, Halt};
 use crate::lsn::Lsn;
-use crate::sink::SinkError;
+use crate::sink::{Peer, SinkError};
 use crate::source::SourceError;
 
 /// The settings of a relay, in addition to those of its source, core and sink.
@@ -57,11 +57,26 @@ pub enum RelayError {
     /// The sink cannot be created as configured.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// The brokers reject walpost's credentials, and never accepted them.
+    /// The destination rejects walpost's credentials, and never accepted them.
+    #[error("{} refuses walpost's credentials: {reason}; check {}", peer.name, peer.credentials)]
+    Unauthenticated {
+        /// The destination.
+        peer: &'static Peer,
+        /// The reason that it reports.
+        reason: String,
+    },
+    /// The destination has lost records that it had acknowledged.
     #[error(
-        "Kafka refuses walpost's credentials: {0}; check security.protocol and the sasl.* and ssl.* properties"
+        "{} has lost records that it had acknowledged: {reason}. Start walpost again: it publishes once \
+         more what PostgreSQL still has, and ends with exit code 3 if that is not all",
+        peer.name
     )]
-    Unauthenticated(String),
+    Regressed {
+        /// The destination.
+        peer: &'static Peer,
+        /// What is missing.
+        reason: String,
+    },
     /// Everything up to [`RelaySettings::until`] is delivered, but PostgreSQL did not acknowledge
     /// the confirmation.
     #[error(

@@ -53,7 +53,7 @@ impl StalledProducer {
                 self.fault = Some(Fault::OutOfReach);
             }
             Condition::Flowing => self.fault = None,
-            Condition::Broken(_) | Condition::Repartitioned { .. } => {}
+            Condition::Broken(_) | Condition::Regressed(_) | Condition::Repartitioned { .. } => {}
         }
     }
 

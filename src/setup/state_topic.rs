@@ -6,15 +6,14 @@ use rdkafka::config::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode as Code;
 use std::time::{Duration, Instant};
 
+use crate::assembly;
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
-use crate::sink::{KafkaConfig, KafkaSource, MetadataClient};
+use crate::sink::{KafkaConfig, MetadataClient};
 use crate::source::{self, Control, Facts, Limit, Silent, SourceError, SqlClient, identify_server};
-use crate::state::{
-    KafkaStateStore, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
-};
+use crate::state::{State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows};
 
 /// Timeout for each request to the brokers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,28 +45,28 @@ pub(crate) enum AdoptError {
          `kafka-topics.sh --create --topic {topic} --partitions 1 --config cleanup.policy=compact`"
     )]
     Topic { topic: String, reason: String },
-    #[error("state topic {topic} cannot be used: {failure}")]
-    State { topic: String, failure: StateFailure },
+    #[error("{place} cannot be used: {failure}")]
+    State { place: String, failure: StateFailure },
     #[error("the brokers cannot be reached: {0}")]
     Brokers(String),
     #[error("delivery.state_topic is off")]
     Off,
     #[error(
-        "state topic {topic} has no position for this slot, server and delivery.id: run \
+        "{place} has no position for this slot, server and delivery.id: run \
          `walpost adopt --apply` first"
     )]
-    NoPosition { topic: String },
+    NoPosition { place: String },
     #[error(
-        "rows that the slot does not send are being published (state topic {topic}), and their positions \
+        "rows that the slot does not send are being published ({place}), and their positions \
          change with each run: repair the row, or delete it, or set a policy for such events (poison.*), \
          then run the command again"
     )]
-    Rows { topic: String },
+    Rows { place: String },
     #[error(
         "the event at {position} is not to come any more: walpost has passed everything that \
-         commits before {acked} (state topic {topic})"
+         commits before {acked} ({place})"
     )]
-    Passed { topic: String, position: EventPosition, acked: Lsn },
+    Passed { place: String, position: EventPosition, acked: Lsn },
 }
 
 /// How many positions of skipped events are kept, at least those that are still to come.
@@ -85,8 +84,9 @@ pub(crate) struct Positions {
     /// The server's.
     pub(crate) timeline: u32,
     key: StateKey,
-    store: KafkaStateStore,
-    topic: String,
+    store: Box<dyn StateStore>,
+    /// What the place of the position is called.
+    pub(crate) place: String,
 }
 
 /// What is to be read.
@@ -109,7 +109,6 @@ impl Positions {
         wanted: Wanted<'_>,
     ) -> Result<Self, AdoptError> {
         let Wanted { command, create, may_lack_slot } = wanted;
-        let topic = config.delivery.state_topic.clone().ok_or(AdoptError::Off)?;
         let slot = &config.source.slot;
         let control = source::control(conninfo, command).await.map_err(SourceError::from)?;
         let mut limit = Limit::new(conninfo, &control);
@@ -133,22 +132,23 @@ impl Positions {
             database_oid: facts.database_oid,
             slot: slot.clone(),
         };
-        let properties = kafka.clone();
-        let source = KafkaSource::new(move || Ok(properties.clone()));
-        let mut store = KafkaStateStore::new(source, &topic);
-        let mut opened = open(&mut store, &key).await;
-        if opened == StateEvent::Missing && create {
-            create_topic(kafka, &topic).await?;
-            opened = open(&mut store, &key).await;
+        let (mut store, place) = assembly::state_store(config, kafka).ok_or(AdoptError::Off)?;
+        let mut opened = open(&mut *store, &key).await;
+        if opened == StateEvent::Missing
+            && create
+            && let Some(topic) = &config.delivery.state_topic
+        {
+            create_topic(kafka, topic).await?;
+            opened = open(&mut *store, &key).await;
             // Brokers know of it a moment later.
             let deadline = Instant::now() + REQUEST_TIMEOUT;
             while opened == StateEvent::Missing && Instant::now() < deadline {
                 tokio::time::sleep(RETRY_INTERVAL).await;
-                opened = open(&mut store, &key).await;
+                opened = open(&mut *store, &key).await;
             }
         }
-        let (state, cluster) = read_from(opened, &topic)?;
-        Ok(Self { control, found, state, cluster, timeline, key, store, topic })
+        let (state, cluster) = read_from(opened, &place)?;
+        Ok(Self { control, found, state, cluster, timeline, key, store, place })
     }
 
     /// The slot's position.
@@ -169,8 +169,8 @@ impl Positions {
     /// Reads the position in the state topic again, after another process has written it, and fences
     /// that one.
     pub(crate) async fn read_again(&mut self) -> Result<(), AdoptError> {
-        let opened = open(&mut self.store, &self.key).await;
-        (self.state, self.cluster) = read_from(opened, &self.topic)?;
+        let opened = open(&mut *self.store, &self.key).await;
+        (self.state, self.cluster) = read_from(opened, &self.place)?;
         Ok(())
     }
 
@@ -213,7 +213,8 @@ impl Positions {
             layout: String::new(),
             ..state
         };
-        self.write(&state).await
+        self.store.adopt(&state);
+        self.written(&state).await
     }
 
     /// What is to be written to skip the event at `position` no more.
@@ -231,7 +232,7 @@ impl Positions {
             partial.commit_lsn == position.commit_lsn && position < partial
         };
         if state.partial.is_some_and(is_published) {
-            return Err(AdoptError::Passed { topic: self.topic.clone(), position, acked });
+            return Err(AdoptError::Passed { place: self.place.clone(), position, acked });
         }
         if let Err(at) = state.skipped.binary_search(&position) {
             state.skipped.insert(at, position);
@@ -245,16 +246,16 @@ impl Positions {
     /// The state to change and write, for an order on the event at `position`, which has to be still
     /// to come.
     fn next_state(&self, position: EventPosition) -> Result<State, AdoptError> {
-        let topic = self.topic.clone();
+        let place = self.place.clone();
         let Some(state) = self.state.clone() else {
-            return Err(AdoptError::NoPosition { topic });
+            return Err(AdoptError::NoPosition { place });
         };
         if state.rows.is_some() {
-            return Err(AdoptError::Rows { topic });
+            return Err(AdoptError::Rows { place });
         }
         let acked = state.acked_upto;
         if position.commit_lsn < acked {
-            return Err(AdoptError::Passed { topic, position, acked });
+            return Err(AdoptError::Passed { place, position, acked });
         }
         let (generation, at_ms) = (state.generation + 1, crate::state::unix_ms());
         Ok(State { generation, at_ms, ..state })
@@ -263,17 +264,21 @@ impl Positions {
     /// Writes this state to the state topic.
     pub(crate) async fn write(&mut self, state: &State) -> Result<(), AdoptError> {
         self.store.write(state);
-        match event(&mut self.store).await {
+        self.written(state).await
+    }
+
+    async fn written(&mut self, state: &State) -> Result<(), AdoptError> {
+        match event(&mut *self.store).await {
             StateEvent::Written => {
                 self.state = Some(state.clone());
                 Ok(())
             }
             StateEvent::Failed(failure) => {
-                Err(AdoptError::State { topic: self.topic.clone(), failure })
+                Err(AdoptError::State { place: self.place.clone(), failure })
             }
             StateEvent::Opened { .. } | StateEvent::Missing => {
                 let failure = StateFailure::Unavailable("it is gone".to_owned());
-                Err(AdoptError::State { topic: self.topic.clone(), failure })
+                Err(AdoptError::State { place: self.place.clone(), failure })
             }
         }
     }
@@ -291,21 +296,21 @@ fn server_process(pid: Option<i32>) -> String {
 /// The position that was read, and the cluster's id.
 fn read_from(
     opened: StateEvent,
-    topic: &str,
+    place: &str,
 ) -> Result<(Option<State>, Option<String>), AdoptError> {
     match opened {
-        StateEvent::Opened { state, cluster } => Ok((state, cluster)),
-        StateEvent::Failed(failure) => Err(AdoptError::State { topic: topic.to_owned(), failure }),
+        StateEvent::Opened { state, cluster, .. } => Ok((state, cluster)),
+        StateEvent::Failed(failure) => Err(AdoptError::State { place: place.to_owned(), failure }),
         StateEvent::Missing | StateEvent::Written => Ok((None, None)),
     }
 }
 
-async fn open(store: &mut KafkaStateStore, key: &StateKey) -> StateEvent {
+async fn open(store: &mut dyn StateStore, key: &StateKey) -> StateEvent {
     store.open(key);
     event(store).await
 }
 
-async fn event(store: &mut KafkaStateStore) -> StateEvent {
+async fn event(store: &mut dyn StateStore) -> StateEvent {
     loop {
         if let Some(event) = store.take_event() {
             return event;

@@ -1,19 +1,26 @@
-//! The sink of the configured delivery mode.
+//! The configured sink.
 
 use crate::ledger::Seq;
 use crate::outlet::{Outlet, ProduceError, Refusal};
+use crate::position::EventPosition;
 use crate::record::Record;
+#[cfg(feature = "redis")]
+use crate::sink::RedisSink;
 use crate::sink::{
-    Condition, KafkaSink, KafkaSource, ReloadHandle, Report, Sink, SinkError, TransactionalSink,
+    Condition, KafkaSink, KafkaSource, Peer, ReloadHandle, Report, Sink, SinkError,
+    TransactionalSink,
 };
 
-/// One of the sinks for Kafka.
+/// One of the sinks.
 #[allow(clippy::large_enum_variant, reason = "there is one")]
 pub enum ConfiguredSink {
     /// At least once.
     Idempotent(KafkaSink),
     /// Exactly once.
     Transactional(TransactionalSink),
+    /// A stream of Redis.
+    #[cfg(feature = "redis")]
+    Redis(RedisSink),
 }
 
 impl ConfiguredSink {
@@ -23,23 +30,34 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Self::Idempotent(sink.reloading_from(source)),
             Self::Transactional(sink) => Self::Transactional(sink.reloading_from(source)),
+            #[cfg(feature = "redis")]
+            other @ Self::Redis(_) => other,
         }
     }
 
-    /// A handle that requests a reload.
-    pub fn reload_handle(&self) -> ReloadHandle {
+    /// A handle that requests a reload; `None`: it reads its configuration with each connection.
+    pub fn reload_handle(&self) -> Option<ReloadHandle> {
         match self {
-            Self::Idempotent(sink) => sink.reload_handle(),
-            Self::Transactional(sink) => sink.reload_handle(),
+            Self::Idempotent(sink) => Some(sink.reload_handle()),
+            Self::Transactional(sink) => Some(sink.reload_handle()),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => None,
         }
     }
 }
 
 impl Outlet for ConfiguredSink {
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         match self {
-            Self::Idempotent(sink) => sink.produce(seq, record),
-            Self::Transactional(sink) => sink.produce(seq, record),
+            Self::Idempotent(sink) => sink.produce(seq, position, record),
+            Self::Transactional(sink) => sink.produce(seq, position, record),
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.produce(seq, position, record),
         }
     }
 
@@ -47,15 +65,37 @@ impl Outlet for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.admits(topic, bytes),
             Self::Transactional(sink) => sink.admits(topic, bytes),
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.admits(topic, bytes),
         }
     }
 }
 
 impl Sink for ConfiguredSink {
+    fn peer(&self) -> &'static Peer {
+        match self {
+            Self::Idempotent(sink) => sink.peer(),
+            Self::Transactional(sink) => sink.peer(),
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.peer(),
+        }
+    }
+
+    fn is_fenced_by_state(&self) -> bool {
+        match self {
+            Self::Idempotent(sink) => sink.is_fenced_by_state(),
+            Self::Transactional(sink) => sink.is_fenced_by_state(),
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.is_fenced_by_state(),
+        }
+    }
+
     fn take_reports(&mut self, into: &mut Vec<Report>) {
         match self {
             Self::Idempotent(sink) => sink.take_reports(into),
             Self::Transactional(sink) => sink.take_reports(into),
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.take_reports(into),
         }
     }
 
@@ -63,6 +103,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.take_conditions(),
             Self::Transactional(sink) => sink.take_conditions(),
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.take_conditions(),
         }
     }
 
@@ -70,6 +112,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.is_connected(),
             Self::Transactional(sink) => sink.is_connected(),
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.is_connected(),
         }
     }
 
@@ -77,6 +121,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.wait_for_events(eager).await,
             Self::Transactional(sink) => sink.wait_for_events(eager).await,
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.wait_for_events(eager).await,
         }
     }
 
@@ -84,6 +130,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.replace_producer().await,
             Self::Transactional(sink) => sink.replace_producer().await,
+            #[cfg(feature = "redis")]
+            Self::Redis(sink) => sink.replace_producer().await,
         }
     }
 }

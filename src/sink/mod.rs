@@ -1,4 +1,4 @@
-//! The trait of destinations, and the Kafka sink that implements it.
+//! The trait of destinations, and the sinks that implement it: for Kafka, and for Redis Streams.
 //!
 //! A sink takes records without blocking, and reports the outcome of each at most once: delivered
 //! (durable at the broker), lost (may succeed later), refused (permanently rejected) or purged
@@ -7,6 +7,8 @@
 
 mod configured;
 mod kafka;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 
 use std::future::Future;
 use std::time::Instant;
@@ -26,6 +28,9 @@ pub(crate) use kafka::{
     is_reconnecting, partition_consumer, partitions_of, transaction_timeout,
     transactional_producer,
 };
+
+#[cfg(feature = "redis")]
+pub use redis::{RedisConfig, RedisSink, RedisSource, RedisUrl};
 
 /// The features of this build's Kafka client library: librdkafka's `builtin.features`.
 pub fn features() -> String {
@@ -82,6 +87,8 @@ pub enum Condition {
     },
     /// Acknowledgements arrive again.
     Flowing,
+    /// It has lost records that it had acknowledged, for this reason.
+    Regressed(String),
     /// The number of a topic's partitions has changed.
     Repartitioned {
         /// The topic.
@@ -104,8 +111,40 @@ pub enum Fault {
     Unknown,
 }
 
+/// What a destination is called in log lines, metrics and errors.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub name: &'static str,
+    /// The label of the reconnect metric.
+    pub label: &'static str,
+    /// What to do if it cannot be reached.
+    pub unreachable: &'static str,
+    /// What to check if it rejects the credentials from the start.
+    pub credentials: &'static str,
+}
+
+/// Kafka.
+pub const KAFKA: Peer = Peer {
+    name: "Kafka",
+    label: "kafka",
+    unreachable: "see whether the brokers run and can be reached from here",
+    credentials: "security.protocol and the sasl.* and ssl.* properties",
+};
+
 /// A destination of records.
 pub trait Sink: Outlet {
+    /// What it is called.
+    fn peer(&self) -> &'static Peer {
+        &KAFKA
+    }
+
+    /// Whether the store of the position is opened again with each new producer: what the old one
+    /// has sent is then not written any more.
+    fn is_fenced_by_state(&self) -> bool {
+        false
+    }
+
     /// Appends all delivery reports that have arrived to `into`. Only this makes room after
     /// [`ProduceError::Full`](crate::outlet::ProduceError::Full).
     fn take_reports(&mut self, into: &mut Vec<Report>);
@@ -161,6 +200,9 @@ pub enum SinkError {
         /// Whether this build can fetch tokens from an identity provider.
         oidc: bool,
     },
+    /// A thread cannot be started.
+    #[error("a thread of the sink cannot be started: {0}")]
+    Thread(String),
     /// The client cannot be created for another reason.
     #[error("Kafka's client library refuses the configuration: {0}")]
     Client(rdkafka::error::KafkaError),

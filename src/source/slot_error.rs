@@ -156,7 +156,7 @@ pub enum SlotError {
     /// The server's WAL ends before the position in the state topic.
     #[error(
         "this server's WAL ends at {flushed}, and the brokers have acknowledged what committed before \
-         {acked} (state topic {topic}): the server lost WAL or was restored; nothing was published \
+         {acked} ({place}): the server lost WAL or was restored; nothing was published \
          from it. Kafka may have events that its tables have not: `walpost recover --all` names them, and \
          with --apply publishes what is missing. `walpost adopt --apply` continues from the slot's \
          position without that"
@@ -166,8 +166,26 @@ pub enum SlotError {
         flushed: Lsn,
         /// The position in the state topic.
         acked: Lsn,
-        /// The state topic.
-        topic: String,
+        /// Where the position is kept.
+        place: String,
+    },
+
+    /// The server's WAL ends before a position that is not kept in Kafka.
+    #[error(
+        "this server's WAL ends at {flushed}, and {place} has the position {acked}: the server lost \
+         WAL or was restored; nothing was published from it. {store} may have events that its tables \
+         have not. `walpost adopt --apply` continues from the slot's position; after that, `walpost \
+         replay` publishes rows again that are still in the table"
+    )]
+    BehindStore {
+        /// The end of the server's WAL.
+        flushed: Lsn,
+        /// The position in the store.
+        acked: Lsn,
+        /// Where the position is kept.
+        place: String,
+        /// The store's name.
+        store: &'static str,
     },
 
     /// The restarted server's history is not the one that was published.
@@ -194,7 +212,7 @@ pub enum SlotError {
     /// The slot is ahead of the position in the state topic.
     #[error(
         "replication slot \"{slot}\" is confirmed up to {found}, and the brokers have acknowledged \
-         what committed before {acked} (state topic {topic}): what was committed between these was \
+         what committed before {acked} ({place}): what was committed between these was \
          not published by this walpost. The slot was dropped and created again, or advanced by \
          another client. `walpost recover` reports which rows are missing in Kafka, and with --apply \
          publishes them. `walpost adopt --apply` continues from {found} without them"
@@ -206,13 +224,35 @@ pub enum SlotError {
         found: Lsn,
         /// The position in the state topic.
         acked: Lsn,
-        /// The state topic.
-        topic: String,
+        /// Where the position is kept.
+        place: String,
+    },
+
+    /// The slot is ahead of a position whose store may have lost its newest writes.
+    #[error(
+        "replication slot \"{slot}\" is confirmed up to {found}, and {place} has the position {acked}: \
+         events that were committed between these may be missing in {store}. The slot was dropped \
+         and created again, or advanced by another client; or {store} has lost its newest writes: \
+         in a crash without a synced log, in a failover to a replica that was behind, or by being \
+         restored. `walpost adopt --apply` continues from {found} without them; after that, \
+         `walpost replay` publishes rows again that are still in the table"
+    )]
+    AheadOfStore {
+        /// The slot.
+        slot: String,
+        /// The slot's `confirmed_flush_lsn`.
+        found: Lsn,
+        /// The position in the store.
+        acked: Lsn,
+        /// Where the position is kept.
+        place: String,
+        /// The store's name.
+        store: &'static str,
     },
 
     /// The state topic has no position for this slot.
     #[error(
-        "state topic {topic} has no position for replication slot \"{slot}\" of this database, \
+        "{place} has no position for replication slot \"{slot}\" of this database, \
          server (system identifier {system_identifier}) and delivery.id \"{delivery_id}\": \
          walpost cannot tell whether rows were skipped. See both positions by `walpost adopt`; \
          `walpost adopt --apply` continues from the slot's"
@@ -220,8 +260,8 @@ pub enum SlotError {
     NoState {
         /// The slot.
         slot: String,
-        /// The state topic.
-        topic: String,
+        /// Where the position is kept.
+        place: String,
         /// The server's.
         system_identifier: String,
         /// The configured one.
@@ -231,31 +271,31 @@ pub enum SlotError {
     /// Rows that the slot does not send are still to be published.
     #[error(
         "rows of the outbox that replication slot \"{slot}\" does not send are not all published yet \
-         (state topic {topic}): run `walpost init --apply --existing-rows` or `walpost recover --apply` \
+         ({place}): run `walpost init --apply --existing-rows` or `walpost recover --apply` \
          again, which continues. `walpost adopt --apply` gives them up"
     )]
     UnfinishedRows {
         /// The slot.
         slot: String,
-        /// The state topic.
-        topic: String,
+        /// Where the position is kept.
+        place: String,
     },
 
     /// While rows were published that the slot does not send, another walpost took the slot.
-    #[error("another walpost has written to state topic {topic} meanwhile")]
+    #[error("another walpost has written to {place} meanwhile")]
     TakenOver {
-        /// The state topic.
-        topic: String,
+        /// Where the position is kept.
+        place: String,
     },
 
     /// The position in the state topic belongs to a newer timeline, or to another Kafka cluster.
     #[error(
-        "the position in state topic {topic} is of {known}, this one is {found}; nothing was \
+        "the position in {place} is of {known}, this one is {found}; nothing was \
          published. If this is intended, run `walpost adopt --apply` and start walpost again"
     )]
     OtherState {
-        /// The state topic.
-        topic: String,
+        /// Where the position is kept.
+        place: String,
         /// Where the position belongs.
         known: String,
         /// What is connected now.
@@ -264,15 +304,14 @@ pub enum SlotError {
 
     /// A transaction is published in part, and what numbers its events was changed.
     #[error(
-        "{events} events of the transaction that commits at {commit_lsn} are published (state topic \
-         {topic}), and the outbox tables, message prefixes or publication were changed since: walpost \
+        "{events} events of the transaction that commits at {commit_lsn} are published ({place}), and the outbox tables, message prefixes or publication were changed since: walpost \
          cannot tell which of its events these were. Restore the former configuration until the \
          transaction is published; or run `walpost adopt --apply` and start walpost again to publish \
          everything from the slot's position on once more"
     )]
     PartlyPublished {
-        /// The state topic.
-        topic: String,
+        /// Where the position is kept.
+        place: String,
         /// Of the transaction.
         commit_lsn: Lsn,
         /// How many of its events are published.
@@ -281,14 +320,14 @@ pub enum SlotError {
 
     /// An event is to be skipped, and what numbers the events was changed since that was ordered.
     #[error(
-        "the event at {position} is to be skipped (state topic {topic}), and the outbox tables, \
+        "the event at {position} is to be skipped ({place}), and the outbox tables, \
          message prefixes or publication were changed since: another event may have that position now. \
          Restore the former configuration until walpost has passed it; or run `walpost skip --position \
          {position} --undo --apply`, and order it again once walpost halts at the event"
     )]
     SkipOutdated {
-        /// The state topic.
-        topic: String,
+        /// Where the position is kept.
+        place: String,
         /// The event's position.
         position: EventPosition,
     },

@@ -268,7 +268,7 @@ impl<W: Writer> Worker<W> {
         }
         let state = self.read(&consumer, &key, &nonce)?;
         self.key = Some(key);
-        Ok(StateEvent::Opened { state, cluster: self.writer.cluster_id() })
+        Ok(StateEvent::Opened { state, cluster: self.writer.cluster_id(), published: None })
     }
 
     /// The newest record of `key`, once the claim has come back.

@@ -11,15 +11,21 @@
 mod delivered;
 mod kafka;
 mod record;
+#[cfg(feature = "redis")]
+mod redis;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::position::EventPosition;
+
 pub use self::delivered::{Bookmark, Delivered};
 pub use self::kafka::KafkaStateStore;
 pub(crate) use self::kafka::{Newest, read_newest};
 pub use self::record::{ChosenRows, State, StateKey, UnfinishedRows, UnreadableState};
+#[cfg(feature = "redis")]
+pub use self::redis::RedisStateStore;
 
 /// Where the position is kept. Every call returns at once; the outcome is an event.
 pub trait StateStore: Send {
@@ -30,6 +36,12 @@ pub trait StateStore: Send {
     /// Writes a record of the opened key: ends in [`StateEvent::Written`] or
     /// [`StateEvent::Failed`]. One at a time.
     fn write(&mut self, state: &State);
+
+    /// Writes a record of the opened key that an operator wants, whatever was there: ends like
+    /// [`StateStore::write`].
+    fn adopt(&mut self, state: &State) {
+        self.write(state);
+    }
 
     /// The next event, if there is one.
     fn take_event(&mut self) -> Option<StateEvent>;
@@ -48,6 +60,9 @@ pub enum StateEvent {
         state: Option<State>,
         /// The cluster's id, if the brokers report one.
         cluster: Option<String>,
+        /// The last published event, from a store that knows it and does not publish an event that
+        /// is at or before it once more.
+        published: Option<EventPosition>,
     },
     /// The topic does not exist.
     Missing,

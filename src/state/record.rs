@@ -41,7 +41,8 @@ impl StateKey {
         format!("{delivery_id}-{system_identifier}-{database_oid}-{slot}-state")
     }
 
-    fn names(&self) -> serde_json::Value {
+    /// Whose it is, as a list.
+    pub(super) fn names(&self) -> serde_json::Value {
         let Self { delivery_id, system_identifier, database_oid, slot } = self;
         serde_json::json!([delivery_id, system_identifier, database_oid, slot])
     }

@@ -39,6 +39,7 @@ if [ "${1:-}" != demo ]; then
     installed faketime || need faketime
     # A test of walpost check puts one between walpost and the server.
     [ -x /usr/sbin/pgbouncer ] || need pgbouncer
+    has redis-server || need redis-server
 elif [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
     has java || optional="$optional default-jdk-headless"
     has mvn || optional="$optional maven"
@@ -96,7 +97,7 @@ if ! installed postgresql-common && [ ! -e /etc/postgresql-common/createcluster.
 fi
 
 # Nor need these start a server: of what is installed here nothing is.
-if { [ "${1:-}" = alerts ] || [ "${1:-}" = patroni ]; } && [ ! -e /usr/sbin/policy-rc.d ]; then
+if { case "$packages" in *redis-server*) true ;; *) [ "${1:-}" = alerts ] || [ "${1:-}" = patroni ] ;; esac; } && [ ! -e /usr/sbin/policy-rc.d ]; then
     printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
     chmod 755 /usr/sbin/policy-rc.d
     policy=/usr/sbin/policy-rc.d

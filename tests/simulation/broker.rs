@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use walpost::Lsn;
 use walpost::ledger::Seq;
 use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
+use walpost::position::EventPosition;
 use walpost::record::{Record, dead_letter};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 use walpost::state::State;
@@ -467,7 +468,12 @@ impl SimSink {
 }
 
 impl Outlet for SimSink {
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         let Some(at) = self.current() else {
             return Err(ProduceError::Broken("there is no producer".into()));
         };

@@ -240,9 +240,11 @@ fn state_settings(commits: CommitLimits) -> StateSettings {
     StateSettings {
         delivery_id: "walpost".to_owned(),
         topic: "state".to_owned(),
+        place: "state topic state".to_owned(),
         layout: String::new(),
         skips: false,
         required: true,
+        lossy_store: None,
         rows: None,
         commits,
     }
@@ -273,8 +275,8 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
         Err(
             RelayError::Unconfirmed(_) | RelayError::Unreached { .. } | RelayError::NeverConnected,
         ) => Exit::Unconfirmed,
-        Err(RelayError::Unauthenticated(_)) => Exit::Unauthenticated,
-        Err(RelayError::Sink(_)) => Exit::Sink,
+        Err(RelayError::Unauthenticated { .. }) => Exit::Unauthenticated,
+        Err(RelayError::Sink(_) | RelayError::Regressed { .. }) => Exit::Sink,
         Err(RelayError::Source(error)) => Exit::Source(error),
         Err(RelayError::Halt { halt, remedy }) => {
             let sure = !remedy.starts_with("records before it were not delivered");

@@ -118,7 +118,11 @@ impl World {
         } else {
             self.broker.state_writer = Some(process);
         }
-        StateEvent::Opened { state: Some(self.broker.state.clone()), cluster: None }
+        StateEvent::Opened {
+            state: Some(self.broker.state.clone()),
+            cluster: None,
+            published: None,
+        }
     }
 
     /// Writes the position; in exactly-once mode that commits the process's transaction. After a

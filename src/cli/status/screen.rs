@@ -64,8 +64,11 @@ impl Screen {
         for reason in &status.reasons {
             self.line("", &[red(reason)]);
         }
-        let kafka = if status.kafka_connected { plain("connected") } else { red("not connected") };
-        self.line("Kafka", &[kafka]);
+        let is_connected = status.sink_connected || status.kafka_connected;
+        let connected = if is_connected { plain("connected") } else { red("not connected") };
+        // A walpost of an older version does not say which.
+        let sink = if status.sink.is_empty() { "Kafka" } else { &status.sink };
+        self.line(sink, &[connected]);
         self.late(status);
         let (published, rate) = (count(status.published), status.published_per_second);
         let uptime = duration(now - status.started_at);

@@ -103,7 +103,12 @@ struct Producer {
 }
 
 impl Outlet for Producer {
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         let id = record.headers.iter().find(|header| header.name == "id").expect("an id");
         let id = String::from_utf8_lossy(id.value.as_deref().expect("an id"));
         self.in_flight.push_back((seq, id.parse().expect("a number")));

@@ -245,7 +245,7 @@ fn offer(
     isolated: bool,
     outlet: &mut impl Outlet,
 ) -> Offered {
-    match outlet.produce(seq, record) {
+    match outlet.produce(seq, event.position, record) {
         Ok(()) => Offered::Taken {
             weight: record.bytes() as u64 + RECORD_OVERHEAD_BYTES,
             isolated: isolated.then(|| record.topic.to_owned()),

@@ -62,7 +62,7 @@ pub(super) fn too_large() -> Refusal {
 struct Silent(Vec<Seq>);
 
 impl Outlet for Silent {
-    fn produce(&mut self, seq: Seq, _: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(&mut self, seq: Seq, _: EventPosition, _: &Record<'_>) -> Result<(), ProduceError> {
         self.0.push(seq);
         Ok(())
     }
@@ -510,7 +510,12 @@ fn a_dead_letter_waits_for_earlier_records_but_not_for_other_dead_letters() {
 struct Narrow;
 
 impl Outlet for Narrow {
-    fn produce(&mut self, _: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        _: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         panic!("a record of {} bytes was made", record.bytes())
     }
 

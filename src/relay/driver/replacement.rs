@@ -59,7 +59,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// stops first.
     pub(super) async fn replay(&mut self) -> Result<bool, RelayError> {
         let cause = std::mem::replace(&mut self.replay.cause, BROKEN);
-        self.diagnostics.stats.metrics.reconnected("kafka", cause);
+        self.diagnostics.stats.metrics.reconnected(self.sink.peer().label, cause);
         let from = self.core.confirmable();
         let delay = self.replay.begin((from, self.core.quarantined()), self.core.resume_at());
         let reason = self.core.wants_replay().unwrap_or("requested");
@@ -94,7 +94,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if replaced.is_none() {
             return self.settle().map(|()| false);
         }
-        if self.core.is_exactly_once()
+        if (self.core.is_exactly_once() || self.sink.is_fenced_by_state())
             && let Some(keeper) = &mut self.state
         {
             keeper.close();

@@ -44,14 +44,18 @@ const QUIET: Duration = Duration::from_millis(3);
 pub struct StateSettings {
     /// `delivery.id`.
     pub delivery_id: String,
-    /// The topic's name, for messages.
+    /// The topic's name, for the log.
     pub topic: String,
+    /// What the topic is called in errors.
+    pub place: String,
     /// What the configuration contributes to [`State::layout`].
     pub layout: String,
     /// Whether a policy lets events be skipped.
     pub skips: bool,
     /// Whether the relay ends if the topic is missing or may not be used.
     pub required: bool,
+    /// The name of the store, if it may lose writes that it has acknowledged.
+    pub lossy_store: Option<&'static str>,
     /// The rows that are published instead of what the slot sends: the topic must have the same.
     pub rows: Option<UnfinishedRows>,
     /// When to commit; used with a core that is [`Core::exactly_once`].
@@ -104,6 +108,8 @@ pub(super) struct StateKeeper {
     delays: Backoff,
     /// The position in the topic that the WAL of the last session did not reach.
     not_reached: Option<Lsn>,
+    /// The last failure that was logged, of a store that is used by the sink too.
+    failure: Option<StateFailure>,
     /// How many events are still to come of orders that do not count any more.
     stale: u32,
     written_at: Instant,
@@ -159,6 +165,7 @@ impl StateKeeper {
             state: None,
             delays: backoff(BACKOFF_LIMIT),
             not_reached: None,
+            failure: None,
             stale: 0,
             written_at: now,
             overdue_at: now,
@@ -341,6 +348,7 @@ impl StateKeeper {
             self.state = Some(*state);
             self.metrics.state_trouble(None);
             self.delays = backoff(BACKOFF_LIMIT);
+            self.failure = None;
             self.transaction_since = None;
         }
     }
@@ -350,6 +358,16 @@ impl StateKeeper {
         let topic = &self.settings.topic;
         if core.is_exactly_once() {
             tracing::warn!(topic, error = %failure, "cannot commit the Kafka transaction; aborting it");
+        } else if self.settings.lossy_store.is_some() {
+            // The sink uses the same server: an outage of hours is logged once.
+            let is_new = self.failure.as_ref() != Some(failure);
+            if is_new {
+                tracing::warn!(
+                    key = topic, error = %failure,
+                    "the state key cannot be used: nothing is confirmed to PostgreSQL until it can"
+                );
+            }
+            self.failure = Some(failure.clone());
         } else {
             tracing::warn!(
                 topic, error = %failure,
@@ -358,7 +376,8 @@ impl StateKeeper {
         }
         self.metrics.state_failures.add(1);
         self.metrics.state_trouble(Some(format!(
-            "the position cannot be written to the state topic: {failure}"
+            "the position cannot be written to {}: {failure}",
+            self.settings.place
         )));
         self.phase = Phase::Closed(Instant::now() + delay);
         if core.is_exactly_once() {
@@ -368,8 +387,8 @@ impl StateKeeper {
 
     fn taken_over(&self) -> SourceError {
         SourceError::Lost(format!(
-            "the position in state topic {} is not the one that this walpost has written",
-            self.settings.topic
+            "the position in {} is not the one that this walpost has written",
+            self.settings.place
         ))
     }
 
@@ -470,7 +489,7 @@ impl StateKeeper {
         slot: &str,
         session: &F,
     ) -> Result<(), SlotError> {
-        let topic = self.settings.topic.clone();
+        let place = self.settings.place.clone();
         let timeline = session.timeline();
         if let Some(fork) = session.end_of_timeline(state.timeline)
             && state.acked_upto > fork
@@ -482,7 +501,7 @@ impl StateKeeper {
         if state.timeline > timeline {
             let known = format!("timeline {} of the server", state.timeline);
             return Err(SlotError::OtherState {
-                topic,
+                place,
                 known,
                 found: format!("timeline {timeline}"),
             });
@@ -491,14 +510,22 @@ impl StateKeeper {
             && known != found
         {
             let known = format!("Kafka cluster {known}");
-            return Err(SlotError::OtherState { topic, known, found: found.clone() });
+            return Err(SlotError::OtherState { place, known, found: found.clone() });
         }
         let (found, acked) = (session.start(), state.acked_upto);
-        if found > acked {
-            return Err(SlotError::AheadOfState { slot: slot.to_owned(), found, acked, topic });
+        let slot = slot.to_owned();
+        if let Some(store) = self.settings.lossy_store.filter(|_| found > acked) {
+            return Err(SlotError::AheadOfStore { slot, found, acked, place, store });
         }
-        if session.flushed() < acked {
-            return Err(SlotError::BehindState { flushed: session.flushed(), acked, topic });
+        if found > acked {
+            return Err(SlotError::AheadOfState { slot, found, acked, place });
+        }
+        let flushed = session.flushed();
+        if let Some(store) = self.settings.lossy_store.filter(|_| flushed < acked) {
+            return Err(SlotError::BehindStore { flushed, acked, place, store });
+        }
+        if flushed < acked {
+            return Err(SlotError::BehindState { flushed, acked, place });
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::ledger::Seq;
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, Outbox, OutboxConfig};
 use crate::outlet::{Outlet, ProduceError};
+use crate::position::EventPosition;
 use crate::record::{Record, RecordConfig, Router};
 use crate::relay::{StopHandle, stop_channel};
 use crate::sink::SinkError;
@@ -170,7 +171,7 @@ impl Feed for BusyFeed {
 struct IdleSink;
 
 impl Outlet for IdleSink {
-    fn produce(&mut self, _: Seq, _: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(&mut self, _: Seq, _: EventPosition, _: &Record<'_>) -> Result<(), ProduceError> {
         Err(ProduceError::Broken("no record is expected".to_owned()))
     }
 }

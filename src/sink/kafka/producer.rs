@@ -60,6 +60,7 @@ use crate::crash_points;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal};
+use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::{Condition, Outcome, Report, Sink, SinkError};
 
@@ -227,7 +228,12 @@ impl Outlet for KafkaSink {
         admits(&self.config, &self.metrics, topic, bytes)
     }
 
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         if self.is_draining() || self.held.has_failed {
             return Err(ProduceError::Full);
         }

@@ -34,10 +34,12 @@ mod postgres;
 mod process;
 mod prometheus;
 mod proxy;
+mod redis;
 mod server;
 mod walpost;
 pub mod writer;
 
+pub use self::redis::{Entry, Redis, RedisBuilder};
 pub use ca::{CertificateAuthority, KeyPair};
 pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};

@@ -93,7 +93,12 @@ pub(super) struct Broker {
 }
 
 impl Outlet for Broker {
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         if self.full {
             return Err(ProduceError::Full);
         }

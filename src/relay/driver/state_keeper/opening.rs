@@ -4,15 +4,24 @@ use tokio::time::{Instant, sleep};
 
 use super::{Phase, StateKeeper, StateOpened, StateSettings, Urgency, id, note_position};
 use crate::lsn::Lsn;
+use crate::position::EventPosition;
 use crate::relay::driver::Relay;
 use crate::relay::run_result::RelayError;
 use crate::sink::Sink;
 use crate::source::{AckedPosition, Feed, SlotError, Source, SourceError};
-use crate::state::{State, StateEvent, StateFailure, StateKey};
+use crate::state::{State, StateEvent, StateFailure, StateKey, unix_ms};
+
+/// What was read.
+struct Found {
+    state: Option<State>,
+    cluster: Option<String>,
+    /// The last published event, if the store knows it.
+    published: Option<EventPosition>,
+}
 
 /// What reading the topic has come to.
 enum Read {
-    Done(Option<State>, Option<String>),
+    Done(Box<Found>),
     /// The session does not begin; `None`: without the topic.
     Ended(Option<StateOpened>),
 }
@@ -68,25 +77,26 @@ impl<P: Source, S: Sink> Relay<P, S> {
             slot: self.source.slot().to_owned(),
         };
         keeper.key = Some(key);
-        let (state, cluster) = match self.read_state(keeper, session).await? {
-            Read::Done(state, cluster) => (state, cluster),
+        let found = match self.read_state(keeper, session).await? {
+            Read::Done(found) => *found,
             Read::Ended(opened) => return Ok(opened),
         };
+        let Found { state, cluster, published } = found;
         let slot = self.source.slot().to_owned();
         let Some(state) = state else {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::NoState {
                 slot,
-                topic: keeper.settings.topic.clone(),
+                place: keeper.settings.place.clone(),
                 system_identifier: session.identity().system_identifier.clone(),
                 delivery_id: keeper.settings.delivery_id.clone(),
             }))));
         };
         if state.rows != keeper.settings.rows {
-            let topic = keeper.settings.topic.clone();
+            let place = keeper.settings.place.clone();
             let error = if keeper.settings.rows.is_none() {
-                SlotError::UnfinishedRows { slot, topic }
+                SlotError::UnfinishedRows { slot, place }
             } else {
-                SlotError::TakenOver { topic }
+                SlotError::TakenOver { place }
             };
             return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
         }
@@ -105,15 +115,21 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let pending = state.skipped.iter().find(|position| position.commit_lsn >= acked);
         if let Some(position) = pending.filter(|_| is_other) {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::SkipOutdated {
-                topic: keeper.settings.topic.clone(),
+                place: keeper.settings.place.clone(),
                 position: *position,
             }))));
         }
-        if let Some(partial) = state.partial
+        // The ordinals of these events may be those of other ones now.
+        let published = published.filter(|published| published.commit_lsn >= acked);
+        let behind = |published: EventPosition| EventPosition {
+            ordinal: published.ordinal.saturating_add(1),
+            ..published
+        };
+        if let Some(partial) = state.partial.or(published.map(behind))
             && is_other
         {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::PartlyPublished {
-                topic: keeper.settings.topic.clone(),
+                place: keeper.settings.place.clone(),
                 commit_lsn: partial.commit_lsn,
                 events: partial.ordinal,
             }))));
@@ -130,10 +146,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if is_others && state.layout == layout {
             session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
         }
-        tracing::info!(
-            topic = keeper.settings.topic, acked = %state.acked_upto,
-            "the slot's position agrees with the state topic"
-        );
+        self.log_agreement(&keeper.settings.topic, acked);
+        let is_new_layout = state.layout != layout;
         keeper.own = [Some(id(&state)), None];
         keeper.state = Some(State {
             generation: state.generation + 1,
@@ -149,7 +163,56 @@ impl<P: Source, S: Sink> Relay<P, S> {
         keeper.phase = Phase::Open;
         keeper.metrics.state_trouble(None);
         note_position(&keeper.metrics, keeper.covered());
+        // What is published from here on has ordinals of this layout.
+        if is_new_layout && keeper.settings.lossy_store.is_some() {
+            return Ok(Some(self.write_layout(keeper, session).await?));
+        }
         Ok(Some(StateOpened::Ready))
+    }
+
+    fn log_agreement(&self, topic: &str, acked: Lsn) {
+        // Replays that repeat every few seconds are logged once.
+        if self.diagnostics.event_log.is_repeating() {
+            tracing::debug!(%acked, "the slot's position still agrees");
+        } else {
+            tracing::info!(topic, %acked, "the slot's position agrees with the state topic");
+        }
+    }
+
+    /// Writes the state, and waits until that is durable: the store may know of events before the
+    /// position advances.
+    async fn write_layout(
+        &mut self,
+        keeper: &mut StateKeeper,
+        session: &mut P::Feed,
+    ) -> Result<StateOpened, RelayError> {
+        if let Some(state) = keeper.state.clone() {
+            keeper.write(State { at_ms: unix_ms(), ..state });
+        }
+        while matches!(keeper.phase, Phase::Writing(_)) {
+            let waited = async {
+                tokio::select! {
+                    biased;
+                    ended = session.next(false) => ended.map(drop),
+                    () = keeper.wait() => Ok(()),
+                }
+            };
+            match self.settle_during(waited).await? {
+                None => return Ok(StateOpened::Stopped),
+                Some(Err(error)) => return Ok(StateOpened::Lost(error)),
+                Some(Ok(())) => {}
+            }
+            while let Some(event) = keeper.take_event() {
+                if let Err(error) = keeper.apply(event, &mut self.core) {
+                    return Ok(StateOpened::Lost(error));
+                }
+            }
+        }
+        if matches!(keeper.phase, Phase::Open) {
+            return Ok(StateOpened::Ready);
+        }
+        let why = format!("{} could not be written", keeper.settings.place);
+        Ok(StateOpened::Lost(SourceError::Lost(why)))
     }
 
     /// Opens the topic, however long that takes, while the session lasts.
@@ -181,14 +244,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
             };
             match event {
-                StateEvent::Opened { state, cluster } => return Ok(Read::Done(state, cluster)),
+                StateEvent::Opened { state, cluster, published } => {
+                    let found = Found { state, cluster, published };
+                    return Ok(Read::Done(Box::new(found)));
+                }
                 StateEvent::Missing | StateEvent::Failed(StateFailure::Unauthorized(_))
                     if self.session.last.is_none() =>
                 {
                     return Ok(Read::Ended(unusable(&keeper.settings, &event)));
                 }
                 StateEvent::Failed(StateFailure::Unauthenticated(reason)) if self.is_starting() => {
-                    return Err(RelayError::Unauthenticated(reason));
+                    let peer = self.sink.peer();
+                    return Err(RelayError::Unauthenticated { peer, reason });
                 }
                 StateEvent::Failed(StateFailure::Unreadable(reason)) => {
                     return Ok(Read::Ended(Some(StateOpened::Failed(SourceError::Setup(reason)))));
@@ -250,7 +317,7 @@ fn unusable(settings: &StateSettings, event: &StateEvent) -> Option<StateOpened>
         _ => "it does not exist: `walpost adopt --apply` creates it".to_owned(),
     };
     if settings.required {
-        let reason = format!("state topic {topic} cannot be used: {reason}");
+        let reason = format!("{} cannot be used: {reason}", settings.place);
         return Some(StateOpened::Failed(SourceError::Setup(reason)));
     }
     tracing::warn!(

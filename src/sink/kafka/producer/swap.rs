@@ -93,7 +93,8 @@ impl Successor {
         let reason = conditions.into_iter().find_map(|condition| match condition {
             Condition::Unreachable(reason)
             | Condition::Unauthenticated(reason)
-            | Condition::Broken(reason) => Some(reason),
+            | Condition::Broken(reason)
+            | Condition::Regressed(reason) => Some(reason),
             // Of a producer that has published nothing yet, these say nothing.
             Condition::Stalled { .. } | Condition::Flowing | Condition::Repartitioned { .. } => {
                 None

@@ -18,6 +18,7 @@ use crate::crash_points;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal};
+use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::kafka::ack_monitor::AckMonitor;
 use crate::sink::kafka::batch_size::BatchSize;
@@ -170,7 +171,12 @@ impl Outlet for TransactionalSink {
         admits(&self.config, &self.metrics, topic, bytes)
     }
 
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        _: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
         let Ok(opaque) = usize::try_from(seq.as_u64()) else {
             return Err(ProduceError::Broken("production numbers are used up".into()));
         };

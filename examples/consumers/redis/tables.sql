@@ -1,0 +1,7 @@
+-- The last entry that each consumer has processed, of each stream.
+CREATE TABLE public.processed_entries (
+    consumer pg_catalog.text NOT NULL,
+    stream   pg_catalog.text NOT NULL,
+    last_id  pg_catalog.text NOT NULL,
+    PRIMARY KEY (consumer, stream)
+);

@@ -1,0 +1,98 @@
+//! A relay to a stream of Redis.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use secrecy::ExposeSecret as _;
+
+use super::{AssemblyError, layout, relay_settings};
+use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::metrics::Metrics;
+use crate::record::Policy;
+use crate::relay::core::Core;
+use crate::relay::{CommitLimits, Relay, StateSettings, StopHandle, Until, stop_channel};
+use crate::sink::redis::{Claims, owner_key};
+use crate::sink::{ConfiguredSink, RedisConfig, RedisSink, RedisSource, RedisUrl};
+use crate::source::{self, Source};
+use crate::state::{RedisStateStore, StateStore};
+
+pub(super) fn relay_from<P: Source>(
+    (source, core): (P, Core),
+    config: &Config,
+    environment: &Environment,
+    (until, metrics): (Option<Until>, Arc<Metrics>),
+) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
+    let redis = redis_config(config, environment)?;
+    let (source_of_redis, claims) = (redis_source(config, environment), Claims::default());
+    let store = RedisStateStore::new(source_of_redis.clone(), claims.clone(), true);
+    let sink = RedisSink::new(&redis, source_of_redis, claims, Arc::clone(&metrics))?;
+    let (handle, stop) = stop_channel();
+    let settings = relay_settings(config, until);
+    let relay = Relay::new(core, ConfiguredSink::Redis(sink), source, settings, stop);
+    let relay = relay.with_metrics(metrics);
+    Ok((relay.with_state(Box::new(store), state_settings(config)), handle))
+}
+
+/// Where an operator's command finds the position, and what that is called.
+pub(super) fn state_store(config: &Config) -> (Box<dyn StateStore>, String) {
+    let source = redis_source(config, &Environment::of_process());
+    (Box::new(RedisStateStore::new(source, Claims::default(), false)), place(config))
+}
+
+fn place(config: &Config) -> String {
+    format!("the state key {} in Redis", owner_key(&config.redis.stream))
+}
+
+fn state_settings(config: &Config) -> StateSettings {
+    StateSettings {
+        delivery_id: config.delivery.id.clone(),
+        topic: owner_key(&config.redis.stream),
+        place: place(config),
+        layout: layout(config),
+        skips: config.poison.include(Policy::Skip),
+        required: true,
+        lossy_store: Some("Redis"),
+        rows: None,
+        commits: CommitLimits {
+            interval: config.delivery.commit_interval,
+            bytes: config.delivery.transaction_bytes,
+            // Nothing is committed by it; a write that takes this long has failed already.
+            timeout: std::time::Duration::from_secs(60),
+        },
+    }
+}
+
+/// The configured server and streams.
+pub(crate) fn redis_config(
+    config: &Config,
+    environment: &Environment,
+) -> Result<RedisConfig, ConfigError> {
+    let url = config.redis_url(environment)?;
+    let url = RedisUrl::parse(url.expose_secret())
+        .map_err(|error| config.invalid(Setting::RedisUrl, &error))?;
+    let (redis, dead_letters) = (&config.redis, &config.poison.dead_letter_topic);
+    if *dead_letters == redis.stream {
+        let reason = "dead letters go to a stream of this name (poison.dead_letter_topic): name \
+                      another one";
+        return Err(config.invalid(Setting::RedisStream, &reason));
+    }
+    if redis.ca_file.is_some() && !url.tls {
+        let reason = "has no effect without TLS: write rediss:// in redis.url";
+        return Err(config.invalid(Setting::RedisCaFile, &reason));
+    }
+    let own = |path: &PathBuf| environment.path(path);
+    let roots = redis.ca_file.as_ref().map(own).or_else(source::system_bundle);
+    Ok(RedisConfig {
+        url,
+        roots,
+        stream: redis.stream.clone(),
+        dead_letters: dead_letters.clone(),
+        maxlen: redis.maxlen,
+        wait_replicas: redis.wait_replicas,
+    })
+}
+
+fn redis_source(config: &Config, environment: &Environment) -> RedisSource {
+    let (config, environment) = (config.clone(), environment.clone());
+    RedisSource::new(move || redis_config(&config, &environment).map_err(|error| error.to_string()))
+}

@@ -1,0 +1,203 @@
+//! Preflight checks of Redis. They only read.
+
+use std::time::Duration;
+
+use super::findings::{Finding, Findings};
+use crate::assembly::redis::redis_config;
+use crate::config::{Config, Environment};
+use crate::sink::RedisConfig;
+use crate::sink::redis::{Failure, ServerFacts, connect, inspect, owner_key};
+
+const SUBJECT: &str = "Redis";
+
+/// Timeout for all answers together.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The oldest version with everything that the scripts use (`XADD … NOMKSTREAM`, `XINFO`'s ids).
+const VERSION_LEAST: (u32, u32) = (7, 0);
+
+/// Checks the URL and, unless `offline`, the server and the stream.
+pub(super) async fn check(config: &Config, offline: bool, findings: &mut Findings) {
+    let redis = match redis_config(config, &Environment::of_process()) {
+        Ok(redis) => redis,
+        Err(error) => {
+            let finding = Finding::error((SUBJECT, "redis_config"), error.to_string());
+            return findings.add(finding.why("`run` would not start"));
+        }
+    };
+    if offline {
+        let text = "server, credentials and stream were not looked at";
+        return findings.add(Finding::skipped((SUBJECT, "redis"), text));
+    }
+    let asked = async {
+        let connection = connect(&redis).await?;
+        inspect(&mut connection.client.clone(), &redis).await
+    };
+    let late = || Failure::Unreachable(format!("no answer within {TIMEOUT:?}"));
+    let facts = tokio::time::timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(late()));
+    match facts {
+        Ok(facts) => check_server(&redis, &facts, findings),
+        Err(failure) => findings.add(unusable(&redis, &failure)),
+    }
+}
+
+fn unusable(redis: &RedisConfig, failure: &Failure) -> Finding {
+    let address = redis.url.address();
+    let (code, text, why, fix) = match failure {
+        Failure::Unreachable(_) => (
+            "redis_unreachable",
+            "cannot be used",
+            "nothing can be delivered, and PostgreSQL retains WAL meanwhile",
+            "correct redis.url, and see that the server can be reached from here",
+        ),
+        Failure::Unauthenticated(_) => (
+            "redis_credentials",
+            "refuses walpost's credentials",
+            "without them it accepts no commands",
+            "correct user and password in redis.url",
+        ),
+        Failure::Unauthorized(_) => (
+            "redis_acl",
+            "does not allow walpost's user what this check needs",
+            "the checks that depend on it were skipped",
+            "allow the user what docs/redis.md lists",
+        ),
+        Failure::Unusable(_) | Failure::Fenced | Failure::Stream(_) => (
+            "redis_unusable",
+            "answers, and cannot be used",
+            "nothing can be delivered, and PostgreSQL retains WAL meanwhile",
+            "see the message",
+        ),
+    };
+    Finding::error((SUBJECT, code), format!("{address} {text}: {failure}")).why(why).advice(fix)
+}
+
+fn check_server(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+    let version = facts.info("redis_version").unwrap_or_default();
+    let text = format!("{} answers: Redis {version}", redis.url.address());
+    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if number < VERSION_LEAST {
+        let (major, minor) = VERSION_LEAST;
+        return findings.add(
+            Finding::error((SUBJECT, "redis_version"), text)
+                .why(format!("walpost needs Redis {major}.{minor} or later"))
+                .advice("upgrade Redis"),
+        );
+    }
+    findings.add(Finding::ok((SUBJECT, "redis_server"), text));
+    if facts.info("cluster_enabled") == Some("1") {
+        findings.add(
+            Finding::error((SUBJECT, "redis_cluster"), "the server is a node of a Redis Cluster")
+                .why("walpost does not follow a stream from node to node")
+                .advice("name a server that is not part of a cluster in redis.url"),
+        );
+    }
+    if facts.info("role") == Some("slave") {
+        findings.add(
+            Finding::error((SUBJECT, "redis_replica"), "the server is a replica")
+                .why("it accepts no entries")
+                .advice("name the primary in redis.url"),
+        );
+    }
+    check_durability(redis, facts, findings);
+    check_replicas(redis, facts, findings);
+    check_stream(redis, facts, findings);
+}
+
+fn check_durability(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+    if let Err(error) = &facts.settings {
+        let text =
+            format!("walpost's user may not see the server's settings (CONFIG GET): {error}");
+        return findings.add(Finding::skipped((SUBJECT, "redis_settings"), text));
+    }
+    let policy = facts.setting("maxmemory-policy").unwrap_or_default();
+    let is_limited = facts.setting("maxmemory").is_some_and(|limit| limit != "0");
+    if policy.starts_with("allkeys-") {
+        let text = format!("maxmemory-policy is {policy}");
+        let now = if is_limited { "" } else { ", once maxmemory is set" };
+        findings.add(
+            Finding::error((SUBJECT, "redis_eviction"), text)
+                .why(format!(
+                    "Redis may evict the stream with everything in it, or walpost's state key{now}"
+                ))
+                .command(command(redis, "CONFIG SET maxmemory-policy noeviction")),
+        );
+    }
+    let appends = facts.setting("appendonly") == Some("yes");
+    let fsync = facts.setting("appendfsync").unwrap_or_default();
+    if !appends {
+        findings.add(
+            Finding::warning((SUBJECT, "redis_appendonly"), "appendonly is off")
+                .why(
+                    "when Redis restarts, entries since its last snapshot are lost; walpost then \
+                     refuses to start (exit code 3), and does not publish them again",
+                )
+                .command(command(redis, "CONFIG SET appendonly yes")),
+        );
+    } else if fsync != "always" {
+        findings.add(
+            Finding::warning((SUBJECT, "redis_appendfsync"), format!("appendfsync is {fsync}"))
+                .why(
+                    "when the machine of Redis crashes, entries of about the last second are lost \
+                     although they were acknowledged; walpost then refuses to start (exit code 3) if \
+                     PostgreSQL does not have them any more",
+                )
+                .command(command(redis, "CONFIG SET appendfsync always")),
+        );
+    } else {
+        findings.add(Finding::ok((SUBJECT, "redis_durability"), "each write is synced to the log"));
+    }
+}
+
+fn check_replicas(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+    let replicas: u32 =
+        facts.info("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or_default();
+    let wanted = redis.wait_replicas;
+    if replicas < wanted {
+        let text =
+            format!("{replicas} replicas are connected, and redis.wait_replicas is {wanted}");
+        findings.add(
+            Finding::error((SUBJECT, "redis_wait_replicas"), text)
+                .why("no entry counts as delivered")
+                .advice("connect the replicas, or lower redis.wait_replicas"),
+        );
+    } else if replicas > 0 && wanted == 0 {
+        let text = format!("{replicas} replica(s), and redis.wait_replicas is 0");
+        findings.add(
+            Finding::warning((SUBJECT, "redis_failover"), text)
+                .why("a failover to a replica that is behind loses acknowledged entries")
+                .advice("set redis.wait_replicas to the number of replicas that may take over"),
+        );
+    }
+}
+
+fn check_stream(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+    let stream = &redis.stream;
+    match facts.kind.as_str() {
+        "stream" | "none" => {}
+        other => {
+            return findings.add(
+                Finding::error((SUBJECT, "redis_stream_type"), format!("{stream} is a {other}"))
+                    .why("entries can be added to streams only")
+                    .advice("set redis.stream to another name"),
+            );
+        }
+    }
+    if facts.has_state {
+        let text = format!("stream {stream} has walpost's state key {}", owner_key(stream));
+        return findings.add(Finding::ok((SUBJECT, "redis_stream"), text));
+    }
+    findings.add(
+        Finding::error(
+            (SUBJECT, "redis_state_missing"),
+            format!("stream {stream} is not walpost's yet"),
+        )
+        .why("`run` does not start without its state key: it would not know what it has added")
+        .command("walpost adopt --apply"),
+    );
+}
+
+fn command(redis: &RedisConfig, text: &str) -> String {
+    format!("redis-cli -h {} -p {} {text}", redis.url.host, redis.url.port)
+}

@@ -1,0 +1,116 @@
+//! A batch of entries: one call of the script that adds them.
+
+use std::time::Instant;
+
+use redis::Cmd;
+
+use super::entry_id::EntryId;
+use super::script::add_hash;
+use crate::ledger::Seq;
+use crate::metrics::Published;
+use crate::record::Record;
+
+/// A batch of this many entries, or bytes, is sent at once.
+const ENTRIES_MAX: usize = 256;
+const BYTES_MAX: usize = 64 << 10;
+
+/// The prefix of a header's field.
+const HEADER: &str = "header:";
+
+/// The keys of a batch.
+#[derive(Debug)]
+pub(super) struct Keys {
+    pub(super) stream: String,
+    pub(super) state: String,
+    pub(super) dead_letters: String,
+    pub(super) maxlen: String,
+}
+
+/// Entries in their order.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) command: Cmd,
+    pub(super) seqs: Vec<Seq>,
+    /// The id of its last entry.
+    pub(super) last: EntryId,
+    /// How much goes to each topic.
+    pub(super) published: Vec<(String, Published)>,
+    /// When its first entry was produced.
+    pub(super) since: Instant,
+    bytes: usize,
+}
+
+impl Batch {
+    /// An empty batch of this writer, behind the event with id `after`.
+    pub(super) fn new(keys: &Keys, writer: &str, after: EntryId, now: Instant) -> Self {
+        let mut command = Cmd::new();
+        command
+            .arg("EVALSHA")
+            .arg(add_hash())
+            .arg(3)
+            .arg(&keys.stream)
+            .arg(&keys.state)
+            .arg(&keys.dead_letters)
+            .arg(writer)
+            .arg(after.to_string())
+            .arg(&keys.maxlen);
+        let (seqs, published) = (Vec::new(), Vec::new());
+        Self { command, seqs, last: after, published, since: now, bytes: 0 }
+    }
+
+    /// Adds the entry of a record.
+    pub(super) fn push(
+        &mut self,
+        seq: Seq,
+        id: EntryId,
+        record: &Record<'_>,
+        is_dead_letter: bool,
+    ) {
+        let command = &mut self.command;
+        command.arg(id.to_string()).arg(u8::from(is_dead_letter)).arg(fields(record));
+        command.arg("topic").arg(record.topic);
+        if let Some(key) = record.key {
+            command.arg("key").arg(key);
+        }
+        if let Some(value) = record.value {
+            command.arg("value").arg(value);
+        }
+        if let Some(timestamp) = record.timestamp_ms {
+            command.arg("timestamp").arg(timestamp);
+        }
+        for header in &record.headers {
+            if let Some(value) = &header.value {
+                command.arg(format!("{HEADER}{}", header.name)).arg(&**value);
+            }
+        }
+        let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
+        self.count(record.topic, bytes as u64);
+        self.bytes += record.bytes();
+        self.seqs.push(seq);
+        self.last = id;
+    }
+
+    /// Most records of a topic follow one another.
+    fn count(&mut self, topic: &str, bytes: u64) {
+        let known = self.published.iter().rposition(|(name, _)| name == topic);
+        let at = known.unwrap_or_else(|| {
+            self.published.push((topic.to_owned(), Published::default()));
+            self.published.len() - 1
+        });
+        let (_, counted) = &mut self.published[at];
+        counted.events += 1;
+        counted.bytes += bytes;
+    }
+
+    /// Whether it is sent without waiting for more.
+    pub(super) fn is_full(&self) -> bool {
+        self.seqs.len() >= ENTRIES_MAX || self.bytes >= BYTES_MAX
+    }
+}
+
+/// The number of names and values of a record's entry.
+pub(super) fn fields(record: &Record<'_>) -> usize {
+    let optional = [record.key.is_some(), record.value.is_some(), record.timestamp_ms.is_some()];
+    let headers = record.headers.iter().filter(|header| header.value.is_some()).count();
+    2 * (1 + optional.into_iter().filter(|is_there| *is_there).count() + headers)
+}

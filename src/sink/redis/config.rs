@@ -1,0 +1,71 @@
+//! The configuration of the sink, and where it is read again.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::url::RedisUrl;
+
+/// The server, and the streams on it.
+#[derive(Debug, Clone)]
+pub struct RedisConfig {
+    /// The server.
+    pub url: RedisUrl,
+    /// The certificates of the authorities that sign the server's; `None`: there are none.
+    pub roots: Option<PathBuf>,
+    /// The stream.
+    pub stream: String,
+    /// The stream of dead letters.
+    pub dead_letters: String,
+    /// About how many entries the stream keeps; `None`: all.
+    pub maxlen: Option<u64>,
+    /// How many replicas have to have an entry before it counts as delivered.
+    pub wait_replicas: u32,
+}
+
+/// Resolves the configuration. It reads all sources again each time, so that a changed file takes
+/// effect with the next connection.
+#[derive(Clone)]
+pub struct RedisSource(Arc<dyn Fn() -> Result<RedisConfig, String> + Send + Sync>);
+
+impl RedisSource {
+    /// Resolves by this function, which reads everything again. Its error is shown to the operator.
+    pub fn new(read: impl Fn() -> Result<RedisConfig, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    /// The current configuration.
+    pub(crate) fn read(&self) -> Result<RedisConfig, String> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for RedisSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RedisSource")
+    }
+}
+
+/// The key beside the stream that has walpost's position and the last event: in the same hash slot,
+/// so that a script may use both
+/// (<https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags>).
+pub(crate) fn owner_key(stream: &str) -> String {
+    let tag = stream.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    if tag.is_some_and(|(tag, _)| !tag.is_empty()) {
+        format!("walpost:{stream}")
+    } else {
+        format!("walpost:{{{stream}}}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_key_has_the_hash_tag_of_its_stream() {
+        assert_eq!(owner_key("orders"), "walpost:{orders}");
+        assert_eq!(owner_key("{eu}.orders"), "walpost:{eu}.orders");
+        assert_eq!(owner_key("a{}b"), "walpost:{a{}b}");
+    }
+}

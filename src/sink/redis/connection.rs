@@ -1,0 +1,136 @@
+//! A connection to Redis: TCP or TLS, login, database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use secrecy::ExposeSecret as _;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::config::RedisConfig;
+use super::failure::Failure;
+
+/// Timeout for each address.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Timeout for TLS and login.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long data may stay unacknowledged by the server's kernel, and how soon an idle connection is
+/// probed.
+const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// An open connection. It is closed on drop, whatever is in flight.
+pub(crate) struct Connection {
+    pub(crate) client: MultiplexedConnection,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// Connects and logs in.
+pub(crate) async fn connect(config: &RedisConfig) -> Result<Connection, Failure> {
+    let address = config.url.address();
+    let stream = dial(config).await?;
+    let silent = || {
+        let scheme = if config.url.tls { "rediss" } else { "redis" };
+        Failure::Unreachable(format!(
+            "{address} accepts connections and does not answer within {LOGIN_TIMEOUT:?} \
+             ({scheme}:// may be the wrong scheme for this port)"
+        ))
+    };
+    let opened = async {
+        if !config.url.tls {
+            return open(config, stream).await;
+        }
+        let name = ServerName::try_from(config.url.host.clone())
+            .map_err(|error| Failure::Unreachable(format!("{address}: {error}")))?;
+        let connector = TlsConnector::from(Arc::new(tls(config)?));
+        let stream = connector
+            .connect(name, stream)
+            .await
+            .map_err(|error| Failure::Unreachable(format!("TLS to {address}: {error}")))?;
+        open(config, stream).await
+    };
+    timeout(LOGIN_TIMEOUT, opened).await.unwrap_or_else(|_| Err(silent()))
+}
+
+async fn dial(config: &RedisConfig) -> Result<TcpStream, Failure> {
+    let address = config.url.address();
+    let unreachable =
+        |error: &dyn ToString| Failure::Unreachable(format!("{address}: {}", error.to_string()));
+    let found = timeout(CONNECT_TIMEOUT, lookup_host((config.url.host.as_str(), config.url.port)));
+    let found = found.await.map_err(|_| unreachable(&"its name was not resolved in time"))?;
+    let mut failed = unreachable(&"its name has no address");
+    for one in found.map_err(|error| unreachable(&error))? {
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect(one)).await {
+            Ok(Ok(stream)) => {
+                let socket = SockRef::from(&stream);
+                let keepalive = TcpKeepalive::new()
+                    .with_time(DEAD_PEER_TIMEOUT)
+                    .with_interval(DEAD_PEER_TIMEOUT / 3);
+                stream
+                    .set_nodelay(true)
+                    .and_then(|()| socket.set_tcp_keepalive(&keepalive))
+                    .and_then(|()| socket.set_tcp_user_timeout(Some(DEAD_PEER_TIMEOUT)))
+                    .map_err(|error| unreachable(&error))?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => failed = unreachable(&error),
+            Err(_) => failed = unreachable(&format!("no connection within {CONNECT_TIMEOUT:?}")),
+        }
+    }
+    Err(failed)
+}
+
+async fn open<S>(config: &RedisConfig, stream: S) -> Result<Connection, Failure>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let url = &config.url;
+    let mut info = RedisConnectionInfo::default().set_db(url.database).set_skip_set_lib_name();
+    if let Some(user) = &url.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &url.password {
+        info = info.set_password(password.expose_secret());
+    }
+    // The worker has timeouts of its own.
+    let settings = AsyncConnectionConfig::new().set_response_timeout(None);
+    let (client, driver) = MultiplexedConnection::new_with_config(&info, stream, settings).await?;
+    Ok(Connection { client, driver: tokio::spawn(driver) })
+}
+
+fn tls(config: &RedisConfig) -> Result<ClientConfig, Failure> {
+    let unusable = |reason: String| Failure::Unusable(format!("TLS cannot be set up: {reason}"));
+    let path = config.roots.as_ref().ok_or_else(|| {
+        unusable("no root certificates of the system were found: set redis.ca_file".to_owned())
+    })?;
+    let failed =
+        |error: &dyn ToString| unusable(format!("{}: {}", path.display(), error.to_string()));
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| failed(&error))?;
+    let mut roots = RootCertStore::empty();
+    // A system bundle may contain certificates that cannot be parsed: they are not used.
+    if roots.add_parsable_certificates(certificates).0 == 0 {
+        return Err(failed(&"it contains no usable certificate"));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(&error))?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}

@@ -1,0 +1,110 @@
+//! Why Redis cannot be used, by what can be done about it.
+
+use redis::{ErrorKind, RedisError};
+
+use crate::sink::{Condition, Fault};
+
+/// Why Redis cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    /// It does not answer.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It rejects the login.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The user lacks a right.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// It answers, and cannot add entries now.
+    #[error("{0}")]
+    Unusable(String),
+    /// Another walpost holds the slot, or the state key is gone.
+    #[error("another walpost has taken over the stream, or its state key was deleted")]
+    Fenced,
+    /// An operator has to see to the stream.
+    #[error("{0}")]
+    Stream(String),
+}
+
+impl Failure {
+    /// The condition to report; `None` if it needs a new session instead.
+    pub(super) fn condition(self) -> Option<Condition> {
+        Some(match self {
+            Self::Unreachable(reason) => Condition::Unreachable(reason),
+            Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
+            Self::Unauthorized(reason) | Self::Unusable(reason) | Self::Stream(reason) => {
+                Condition::Stalled { reason, fault: Fault::Brokers }
+            }
+            Self::Fenced => return None,
+        })
+    }
+
+    /// From the text of an error reply, which begins with its code.
+    pub(crate) fn of_reply(text: &str) -> Self {
+        let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
+        Self::of_code(code, detail)
+    }
+
+    fn of_code(code: &str, detail: &str) -> Self {
+        let reply = format!("{code} {detail}");
+        let with = |fix: &str| format!("{reply} ({fix})");
+        match code {
+            "WRONGPASS" | "NOAUTH" => Self::Unauthenticated(reply),
+            "NOPERM" => Self::Unauthorized(with(
+                "docs/redis.md lists what walpost's user needs to be allowed",
+            )),
+            "OOM" => Self::Unusable(with(
+                "raise maxmemory, or trim streams: redis.maxlen does so for this one",
+            )),
+            "READONLY" => {
+                Self::Unusable(with("this server is a replica: name the primary in redis.url"))
+            }
+            "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Unusable(with(
+                "Redis Cluster is not supported: name a server that is not part of one",
+            )),
+            "NOREPLICAS" => Self::Unusable(with("min-replicas-to-write: see to the replicas")),
+            "MISCONF" => {
+                Self::Unusable(with("see Redis' log: it cannot write its data to the disk"))
+            }
+            "WRONGTYPE" => Self::Stream(with(
+                "the key of redis.stream, or of the dead letters, is not a stream",
+            )),
+            _ => Self::Unusable(reply),
+        }
+    }
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        if error.kind() == ErrorKind::AuthenticationFailed {
+            return Self::Unauthenticated(error.to_string());
+        }
+        match error.code() {
+            Some(code) => Self::of_code(code, error.detail().unwrap_or_default()),
+            None => Self::Unreachable(format!("the connection was lost: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_told_apart_by_their_codes() {
+        for (reply, part) in [
+            ("OOM command not allowed", "raise maxmemory"),
+            ("READONLY You can't write against a read only replica.", "name the primary"),
+            ("MOVED 3999 127.0.0.1:6381", "not supported"),
+            ("LOADING Redis is loading the dataset in memory", "loading the dataset"),
+        ] {
+            let failure = Failure::of_reply(reply);
+            assert!(matches!(failure, Failure::Unusable(_)), "{reply}: {failure:?}");
+            assert!(failure.to_string().contains(part), "{failure}");
+        }
+        let unauthenticated = Failure::of_reply("NOAUTH Authentication required.");
+        assert!(matches!(unauthenticated, Failure::Unauthenticated(_)));
+        assert!(matches!(Failure::of_reply("NOPERM x"), Failure::Unauthorized(_)));
+    }
+}

@@ -1,0 +1,340 @@
+//! The sink itself: it makes batches of records, and reports what became of them.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::batch::{Batch, Keys, fields};
+use super::claims::Claims;
+use super::config::{RedisConfig, RedisSource, owner_key};
+use super::entry_id::EntryId;
+use super::failure::Failure;
+use super::script::FIELDS_MAX;
+use super::shared::{Event, Shared, Synced};
+use super::worker::{Order, Worker};
+use crate::ledger::Seq;
+use crate::metrics::Metrics;
+use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
+use crate::position::EventPosition;
+use crate::record::Record;
+use crate::sink::{Condition, Outcome, Peer, Report, Sink, SinkError};
+
+/// Redis.
+const REDIS: Peer = Peer {
+    name: "Redis",
+    label: "redis",
+    unreachable: "see whether Redis runs and can be reached from here",
+    credentials: "user and password in redis.url",
+};
+
+/// The code of the publish-error metric for records that are refused before they are sent.
+const REFUSED: &str = "refused";
+
+/// A stream on a Redis server.
+pub struct RedisSink {
+    keys: Keys,
+    claims: Claims,
+    orders: UnboundedSender<Order>,
+    shared: Arc<Shared>,
+    /// Rises with each connection that is asked for, and with each replaced producer.
+    epoch: u64,
+    chain: Option<Chain>,
+    /// The version of the claims for which a connection was asked, if it has not come yet.
+    asked: Option<u64>,
+    batch: Option<Batch>,
+    /// Entries that are sent, or in the batch.
+    in_flight: usize,
+    /// Whether entries were lost: nothing is taken until they are produced again. An entry behind
+    /// them would make them count as added.
+    is_broken: bool,
+    /// The highest id that was acknowledged in this process.
+    acknowledged: EntryId,
+    /// The size of a value that the server accepts; known from the first connection on.
+    value_max: u64,
+    reports: Vec<Report>,
+    conditions: Vec<Condition>,
+    metrics: Arc<Metrics>,
+}
+
+/// What is there, and what was sent, over the current connection.
+struct Chain {
+    synced: Synced,
+    version: u64,
+    /// The id of the last event that was sent.
+    tail: EntryId,
+}
+
+impl RedisSink {
+    /// A sink that connects once the state key is open. A server that cannot be reached is no error
+    /// here.
+    pub(crate) fn new(
+        config: &RedisConfig,
+        source: RedisSource,
+        claims: Claims,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, SinkError> {
+        let keys = Keys {
+            stream: config.stream.clone(),
+            state: owner_key(&config.stream),
+            dead_letters: config.dead_letters.clone(),
+            maxlen: config.maxlen.map_or_else(String::new, |maxlen| maxlen.to_string()),
+        };
+        let shared = Arc::<Shared>::default();
+        let (orders, received) = unbounded_channel();
+        let worker = Worker { source, orders: received, shared: Arc::clone(&shared) };
+        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(failed)?;
+        let thread = thread::Builder::new().name("walpost-redis".to_owned());
+        thread
+            .spawn(move || {
+                runtime.block_on(worker.run());
+                // Does not wait for a pending DNS lookup.
+                runtime.shutdown_background();
+            })
+            .map_err(failed)?;
+        metrics.sink_producers.set(1);
+        Ok(Self {
+            keys,
+            claims,
+            orders,
+            shared,
+            epoch: 0,
+            chain: None,
+            asked: None,
+            batch: None,
+            in_flight: 0,
+            is_broken: false,
+            acknowledged: EntryId::default(),
+            value_max: u64::MAX,
+            reports: Vec::new(),
+            conditions: Vec::new(),
+            metrics,
+        })
+    }
+
+    /// Asks for a connection under the current claim, once.
+    fn ask_for_connection(&mut self) {
+        let version = self.claims.version();
+        if self.is_broken || self.asked == Some(version) {
+            return;
+        }
+        let Some(claim) = self.claims.current() else { return };
+        self.epoch += 1;
+        self.asked = Some(version);
+        self.order(Order::Sync { epoch: self.epoch, claim });
+    }
+
+    fn order(&mut self, order: Order) {
+        if self.orders.send(order).is_err() {
+            let reason = "the thread of the connection to Redis has ended".to_owned();
+            self.conditions.push(Condition::Broken(reason));
+        }
+    }
+
+    /// Sends the batch that is being made.
+    fn flush(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.order(Order::Add { epoch: self.epoch, batch });
+        }
+    }
+
+    fn take_events(&mut self) {
+        for event in self.shared.take() {
+            match event {
+                Event::Synced(synced) if synced.epoch == self.epoch => self.synced(synced),
+                Event::Added { epoch, batch, at } if epoch == self.epoch => self.added(&batch, at),
+                Event::Failed { epoch, failure } if epoch == self.epoch => self.failed(&failure),
+                Event::Condition(condition) => self.conditions.push(condition),
+                // Of a connection that was given up.
+                Event::Synced(_) | Event::Added { .. } | Event::Failed { .. } => {}
+            }
+        }
+    }
+
+    fn synced(&mut self, synced: Synced) {
+        if synced.last < self.acknowledged && synced.generation == self.acknowledged.generation() {
+            self.conditions.push(Condition::Regressed(format!(
+                "the last event in stream {} has id {}, and Redis has acknowledged {}",
+                self.keys.stream, synced.last, self.acknowledged
+            )));
+            return;
+        }
+        let Some(version) = self.asked.take() else { return };
+        self.value_max = synced.value_max;
+        self.acknowledged = synced.last;
+        self.chain = Some(Chain { tail: synced.last, version, synced });
+    }
+
+    fn added(&mut self, batch: &Batch, at: Instant) {
+        let reports = batch.seqs.iter();
+        let reports = reports.map(|seq| Report { seq: *seq, outcome: Outcome::Delivered, at });
+        self.reports.extend(reports);
+        self.in_flight -= batch.seqs.len();
+        self.acknowledged = batch.last;
+        for (topic, published) in &batch.published {
+            self.metrics.published(topic, *published);
+        }
+        let after = at.saturating_duration_since(batch.since);
+        for _ in &batch.seqs {
+            self.metrics.broker_ack(after);
+        }
+    }
+
+    /// The connection is of no use any more.
+    fn failed(&mut self, failure: &Failure) {
+        let is_idle = self.in_flight == 0;
+        self.chain = None;
+        self.asked = None;
+        if *failure == Failure::Fenced {
+            self.claims.set(None);
+        } else if is_idle {
+            return self.ask_for_connection();
+        }
+        self.metrics.publish_error(&self.keys.stream, code_of(failure));
+        self.break_off(failure.to_string());
+    }
+
+    /// What is in flight is to be produced again.
+    fn break_off(&mut self, reason: String) {
+        self.is_broken = true;
+        self.chain = None;
+        self.conditions.push(Condition::Broken(reason));
+    }
+
+    /// Why a record cannot be an entry.
+    fn refusal(&self, bytes: u64, fields: usize) -> Option<Refusal> {
+        let reason = if bytes > self.value_max {
+            format!(
+                "its {bytes} bytes are more than Redis accepts ({}): raise proto-max-bulk-len, up \
+                 to 512 MB, or publish smaller events",
+                self.value_max
+            )
+        } else if fields > FIELDS_MAX {
+            format!(
+                "it has {fields} names and values, and {FIELDS_MAX} are possible: use fewer headers"
+            )
+        } else {
+            return None;
+        };
+        let ground = if bytes > self.value_max { Ground::Size } else { Ground::Other };
+        Some(Refusal { ground, may_pass: false, reason })
+    }
+}
+
+/// The label of the publish-error metric.
+fn code_of(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Unreachable(_) => "unreachable",
+        Failure::Unauthenticated(_) => "unauthenticated",
+        Failure::Unauthorized(_) => "unauthorized",
+        Failure::Unusable(_) => "unusable",
+        Failure::Fenced => "fenced",
+        Failure::Stream(_) => "stream",
+    }
+}
+
+impl Outlet for RedisSink {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        let is_current = |chain: &&Chain| chain.version == self.claims.version();
+        let Some(chain) = self.chain.as_ref().filter(is_current) else {
+            if self.chain.take().is_some() && self.in_flight > 0 {
+                self.break_off("the state key was opened again".to_owned());
+            }
+            self.ask_for_connection();
+            return Err(ProduceError::Full);
+        };
+        let Some(id) = EntryId::of(chain.synced.generation, position) else {
+            return Err(ProduceError::Broken(format!("{position} is too high for an entry's id")));
+        };
+        let at = Instant::now();
+        if id <= chain.synced.last {
+            self.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            return Ok(());
+        }
+        if id <= chain.tail {
+            return Err(ProduceError::Broken(format!("{position} came after a later event")));
+        }
+        let (bytes, fields) = (record.bytes() as u64, fields(record));
+        if let Some(refusal) = self.refusal(bytes, fields) {
+            self.metrics.publish_error(record.topic, REFUSED);
+            return Err(ProduceError::Refused(refusal));
+        }
+        let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
+        let batch = self
+            .batch
+            .get_or_insert_with(|| Batch::new(&self.keys, &chain.synced.writer, chain.tail, at));
+        batch.push(seq, id, record, record.topic == self.keys.dead_letters);
+        chain.tail = id;
+        self.in_flight += 1;
+        if batch.is_full() {
+            self.flush();
+        }
+        crate::crash_points::point!("produced");
+        Ok(())
+    }
+
+    fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
+        match self.refusal(bytes, 0) {
+            None => Ok(()),
+            Some(refusal) => {
+                self.metrics.publish_error(topic, REFUSED);
+                Err(refusal)
+            }
+        }
+    }
+}
+
+impl Sink for RedisSink {
+    fn peer(&self) -> &'static Peer {
+        &REDIS
+    }
+
+    fn is_fenced_by_state(&self) -> bool {
+        true
+    }
+
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        self.flush();
+        self.take_events();
+        into.append(&mut self.reports);
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        self.take_events();
+        // Connected before the first record, so that it is known whether Redis can be used.
+        if self.chain.is_none() {
+            self.ask_for_connection();
+        }
+        std::mem::take(&mut self.conditions)
+    }
+
+    fn is_connected(&self) -> Option<bool> {
+        self.shared.is_connected()
+    }
+
+    async fn wait_for_events(&self, eager: bool) {
+        if eager && !self.reports.is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = self.shared.stirred.notified() => {}
+            () = self.shared.added.notified(), if eager => {}
+        }
+    }
+
+    async fn replace_producer(&mut self) -> Result<(), SinkError> {
+        self.epoch += 1;
+        (self.chain, self.asked, self.batch) = (None, None, None);
+        (self.in_flight, self.is_broken) = (0, false);
+        self.order(Order::Close);
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! A real Redis server, Debian's, and a consumer that reads a stream of it.
+//!
+//! It syncs each write to its log unless the test says otherwise, so that what it has acknowledged
+//! survives a kill.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, Value};
+use rustix::process::Signal;
+
+use crate::ca::{CertificateAuthority, KeyPair};
+use crate::consumer::Consumed;
+use crate::error::{BedError, Doing};
+use crate::eventually::within;
+use crate::port::Port;
+use crate::server::Server;
+
+/// How long it may take to load its data.
+const READY: Duration = Duration::from_secs(60);
+
+/// How many entries are read at once.
+const CHUNK: usize = 1000;
+
+/// The prefix of a header's field.
+const HEADER: &str = "header:";
+
+/// What a server is to be like; [`RedisBuilder::start`] makes it.
+#[derive(Debug, Default)]
+pub struct RedisBuilder {
+    settings: Vec<(String, String)>,
+    tls: Option<(KeyPair, std::path::PathBuf)>,
+}
+
+impl RedisBuilder {
+    /// A setting of `redis.conf`; a later one of the same name wins.
+    #[must_use]
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Takes connections with TLS only.
+    #[must_use]
+    pub fn tls(mut self, authority: &CertificateAuthority) -> Self {
+        self.tls = Some((authority.server("redis"), authority.root()));
+        self
+    }
+
+    /// Starts it and awaits that it answers.
+    pub async fn start(self) -> Redis {
+        self.try_start().await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub async fn try_start(self) -> Result<Redis, BedError> {
+        let server = Server::new("redis", Signal::KILL)?;
+        let redis =
+            Redis { server, port: Port::reserve()?, plain: Port::reserve()?, builder: self };
+        redis.launch()?;
+        redis.ready().await;
+        Ok(redis)
+    }
+}
+
+/// A running (or stopped) server. It is removed with its data on drop.
+#[derive(Debug)]
+pub struct Redis {
+    server: Server,
+    /// The port for walpost.
+    port: Port,
+    /// Of a server with TLS: the port without it, for the bed itself.
+    plain: Port,
+    builder: RedisBuilder,
+}
+
+/// An entry of a stream, as a consumer reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub id: String,
+    pub fields: Vec<(String, Vec<u8>)>,
+}
+
+impl Entry {
+    /// The first value of a field, where it is text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.fields.iter().find(|(one, _)| one == name)?;
+        std::str::from_utf8(value).ok()
+    }
+}
+
+impl Redis {
+    pub fn builder() -> RedisBuilder {
+        RedisBuilder::default()
+    }
+
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// The address for walpost, without a login.
+    pub fn url(&self) -> String {
+        let scheme = if self.builder.tls.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}", self.port.number())
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.server.pid()
+    }
+
+    /// Kills it, and returns once it has exited.
+    pub async fn kill9(&self) {
+        self.server.kill_all().await;
+    }
+
+    /// Freezes it (SIGSTOP): connections stay open and nothing answers.
+    pub fn pause(&self) {
+        self.server.signal(Signal::STOP);
+    }
+
+    /// Thaws it.
+    pub fn resume(&self) {
+        self.server.signal(Signal::CONT);
+    }
+
+    /// Starts a stopped server on its port with its data, and awaits that it answers.
+    pub async fn start_again(&self) {
+        self.launch().unwrap_or_else(|error| panic!("{error}"));
+        self.ready().await;
+    }
+
+    /// Removes its data; it must not run.
+    pub fn forget_data(&self) {
+        assert!(self.pid().is_none(), "it runs");
+        let data = self.server.directory().join("data");
+        std::fs::remove_dir_all(&data).expect("it can be removed");
+    }
+
+    fn launch(&self) -> Result<(), BedError> {
+        let data = self.server.directory().join("data");
+        std::fs::create_dir_all(&data).doing(|| format!("making {}", data.display()))?;
+        let log = self.server.log()?;
+        let errors = log.try_clone().doing(|| "sharing the log".into())?;
+        let mut command = self.server.cleanup().launcher(Path::new("redis-server"));
+        let port = if self.builder.tls.is_some() { &self.plain } else { &self.port };
+        let mut settings: Vec<(String, String)> = vec![
+            ("bind".into(), "127.0.0.1".into()),
+            ("port".into(), port.number().to_string()),
+            ("dir".into(), data.display().to_string()),
+            ("daemonize".into(), "no".into()),
+            ("save".into(), String::new()),
+            ("appendonly".into(), "yes".into()),
+            ("appendfsync".into(), "always".into()),
+        ];
+        if let Some((pair, root)) = &self.builder.tls {
+            settings.extend([
+                ("tls-port".into(), self.port.number().to_string()),
+                ("tls-cert-file".into(), pair.certificate.display().to_string()),
+                ("tls-key-file".into(), pair.key.display().to_string()),
+                ("tls-ca-cert-file".into(), root.display().to_string()),
+                ("tls-auth-clients".into(), "no".into()),
+            ]);
+        }
+        settings.extend(self.builder.settings.iter().cloned());
+        for (name, value) in settings {
+            command.arg(format!("--{name}"));
+            // A user's rules are several words.
+            if name == "user" {
+                command.args(value.split(' '));
+            } else {
+                command.arg(value);
+            }
+        }
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        self.server.launch(&mut command, |_| ())
+    }
+
+    async fn ready(&self) {
+        let ready = within(READY, async || {
+            let mut client = self.try_client().await.map_err(|error| error.to_string())?;
+            let answer: Result<String, _> = redis::cmd("PING").query_async(&mut client).await;
+            answer.map(drop).map_err(|error| error.to_string())
+        });
+        if let Err(seen) = ready.await {
+            panic!("Redis is not ready: {seen}; it said:\n{}", self.server.log_tail(15));
+        }
+    }
+
+    async fn try_client(&self) -> redis::RedisResult<MultiplexedConnection> {
+        let port = if self.builder.tls.is_some() { &self.plain } else { &self.port };
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", port.number()))?;
+        let config =
+            redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(30)));
+        client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    /// Executes a command, whose words are separated by spaces.
+    pub async fn command<T: FromRedisValue>(&self, words: &str) -> T {
+        self.try_command(words).await.unwrap_or_else(|error| panic!("{words}: {error}"))
+    }
+
+    pub async fn try_command<T: FromRedisValue>(&self, words: &str) -> redis::RedisResult<T> {
+        let mut client = self.try_client().await?;
+        let mut words = words.split(' ');
+        let mut command = redis::cmd(words.next().expect("a command"));
+        for word in words {
+            command.arg(word);
+        }
+        command.query_async(&mut client).await
+    }
+
+    /// All entries of a stream, as a consumer reads them.
+    pub async fn entries(&self, stream: &str) -> Vec<Entry> {
+        let mut client = self.try_client().await.expect("Redis answers");
+        let (mut entries, mut after) = (Vec::new(), "0-0".to_owned());
+        loop {
+            let mut read = redis::cmd("XREAD");
+            read.arg("COUNT").arg(CHUNK).arg("STREAMS").arg(stream).arg(&after);
+            let answer: Value = read.query_async(&mut client).await.expect("XREAD");
+            let found = entries_of(answer);
+            let Some(last) = found.last() else { return entries };
+            after.clone_from(&last.id);
+            entries.extend(found);
+        }
+    }
+
+    /// The same, as records.
+    pub async fn records(&self, stream: &str) -> Vec<Consumed> {
+        let entries = self.entries(stream).await;
+        (0..).zip(entries).map(|(offset, entry)| record(offset, entry)).collect()
+    }
+}
+
+/// The record that an entry stands for.
+fn record(offset: i64, entry: Entry) -> Consumed {
+    let mut record = Consumed {
+        topic: String::new(),
+        partition: 0,
+        offset,
+        key: None,
+        value: None,
+        headers: Vec::new(),
+        timestamp_ms: None,
+    };
+    let text = |value: Vec<u8>| String::from_utf8(value).expect("UTF-8");
+    for (name, value) in entry.fields {
+        match name.as_str() {
+            "topic" => record.topic = text(value),
+            "key" => record.key = Some(value),
+            "value" => record.value = Some(value),
+            "timestamp" => record.timestamp_ms = text(value).parse().ok(),
+            other => {
+                let name = other.strip_prefix(HEADER).unwrap_or_else(|| panic!("field {other}"));
+                record.headers.push((name.to_owned(), Some(value)));
+            }
+        }
+    }
+    record
+}
+
+/// The entries in the answer to `XREAD` of one stream.
+fn entries_of(answer: Value) -> Vec<Entry> {
+    let Value::Array(mut streams) = answer else { return Vec::new() };
+    let stream: (String, Vec<(String, Vec<Value>)>) =
+        redis::from_redis_value(streams.remove(0)).expect("name and entries");
+    let bytes = |value| redis::from_redis_value::<Vec<u8>>(value).expect("bytes");
+    let entries = stream.1.into_iter().map(|(id, fields)| {
+        let mut fields = fields.into_iter().map(bytes);
+        let mut pairs = Vec::new();
+        while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
+            pairs.push((String::from_utf8(name).expect("UTF-8"), value));
+        }
+        Entry { id, fields: pairs }
+    });
+    entries.collect()
+}

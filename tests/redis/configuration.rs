@@ -1,0 +1,125 @@
+//! Settings of the wrong destination, commands that need Kafka, and what `check` finds.
+
+use serde_json::Value;
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, program, stop};
+use walpost_bed::{Redis, Walpost, eventually};
+
+use super::fixture::{RedisFixture, STREAM};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_of_another_destination_are_errors() {
+    let fixture = RedisFixture::bare(Redis::start().await).await;
+    for (toml, part) in [
+        ("[kafka]\nbootstrap_servers = 'k:9092'\n", "`kafka.bootstrap_servers`"),
+        ("[kafka.properties]\n'linger.ms' = 5\n", "`kafka.properties`"),
+        ("[delivery]\nmode = 'exactly-once'\n", "`delivery.mode`"),
+        ("[delivery]\nstate_topic = 'x'\n", "`delivery.state_topic`"),
+        ("[poison]\nmissing_topic = 'skip'\n", "`poison.missing_topic`"),
+        ("[redis]\nca_file = '/ca.pem'\n", "rediss://"),
+        ("[record]\nplace = ['n:partition']\n", "no partitions"),
+        ("[poison]\ndead_letter_topic = 'orders'\n", "`redis.stream`"),
+    ] {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), toml).expect("it can be written");
+        let path = file.path().to_str().expect("UTF-8");
+        let (code, said) = fixture.ended("run", &["--config", path]).await;
+        assert_eq!(code, Some(78), "{toml}: {said}");
+        assert!(said.contains(part), "{toml}: {said}");
+    }
+    let kafka = Walpost::builder(program()).args(["run", "--source", &fixture.inner.source]);
+    let (code, said) = ended(&kafka.env("WALPOST_REDIS_STREAM", STREAM).start()).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("redis.stream") && said.contains("sink.kind = \"kafka\""), "{said}");
+    for (name, arguments) in [
+        ("prune", &["--older-than", "7d"][..]),
+        ("recover", &[]),
+        ("replay-dead-letters", &[]),
+        ("init", &["--apply", "--existing-rows"]),
+    ] {
+        let (code, said) = fixture.ended(name, arguments).await;
+        assert_eq!(code, Some(78), "{name}: {said}");
+        assert!(said.contains("does not support sink.kind"), "{name}: {said}");
+    }
+}
+
+async fn codes(fixture: &RedisFixture, arguments: &[&str]) -> Vec<(String, String)> {
+    let check = fixture.command("check").args(["--json"]).args(arguments).start();
+    check.wait(LONG_TIMEOUT).await.expect("check ends");
+    let report: Value = serde_json::from_str(&check.stdout().join("\n")).expect("JSON");
+    let text = |finding: &Value, name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let of_redis = findings.filter(|finding| finding["subject"] == "Redis");
+    of_redis.map(|finding| (text(finding, "level"), text(finding, "code"))).collect()
+}
+
+#[track_caller]
+fn has(found: &[(String, String)], level: &str, code: &str) {
+    assert!(found.contains(&(level.to_owned(), code.to_owned())), "{level} {code}: {found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_finds_what_would_lose_entries() {
+    let mut fixture = RedisFixture::bare(Redis::start().await).await;
+    has(&codes(&fixture, &["--offline"]).await, "skipped", "redis");
+    has(&codes(&fixture, &[]).await, "error", "redis_state_missing");
+    fixture.adopt().await;
+    let found = codes(&fixture, &[]).await;
+    for code in ["redis_server", "redis_durability", "redis_stream"] {
+        has(&found, "ok", code);
+    }
+    for (setting, level, code) in [
+        ("maxmemory-policy allkeys-lru", "error", "redis_eviction"),
+        ("appendfsync everysec", "warning", "redis_appendfsync"),
+        ("appendonly no", "warning", "redis_appendonly"),
+    ] {
+        let _: () = fixture.redis.command(&format!("CONFIG SET {setting}")).await;
+        has(&codes(&fixture, &[]).await, level, code);
+    }
+    let replica =
+        Redis::builder().setting("replicaof", &format!("127.0.0.1 {}", fixture.redis.port()));
+    let replica = replica.start().await;
+    eventually(SHORT_TIMEOUT, "the replica is found", async || {
+        codes(&fixture, &[]).await.contains(&("warning".to_owned(), "redis_failover".to_owned()))
+    })
+    .await;
+    let primary = std::mem::replace(&mut fixture.url, replica.url());
+    has(&codes(&fixture, &[]).await, "error", "redis_replica");
+    fixture.url = primary.replace("redis://", "redis://:wr0ng@");
+    has(&codes(&fixture, &[]).await, "error", "redis_credentials");
+    fixture.url = "redis://127.0.0.1:1".to_owned();
+    has(&codes(&fixture, &[]).await, "error", "redis_unreachable");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_name_redis() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
+    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
+    let line: Value = serde_json::from_str(&line).expect("a JSON line");
+    assert_eq!(line["stream"], STREAM);
+    let address = line["endpoints"].as_str().expect("an address").to_owned();
+    let ask = async |path: &str| {
+        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
+        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    eventually(SHORT_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    fixture.insert(10, 3).await;
+    fixture.assert_exact().await;
+    let status: Value = serde_json::from_str(&ask("/status").await.1).expect("JSON");
+    assert_eq!((&status["sink"], &status["sink_connected"]), (&"Redis".into(), &true.into()));
+    let metrics = ask("/metrics").await.1;
+    let published =
+        r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
+    assert!(metrics.contains(published), "{metrics}");
+    fixture.redis.kill9().await;
+    eventually(SHORT_TIMEOUT, "it is not ready", async || {
+        let (ready, text) = ask("/readyz").await;
+        !ready && text.contains("Redis")
+    })
+    .await;
+    let metrics = ask("/metrics").await.1;
+    assert!(metrics.contains(r#"walpost_sink_connected{slot="walpost"} 0"#), "{metrics}");
+    fixture.redis.start_again().await;
+    eventually(LONG_TIMEOUT, "it is ready again", async || ask("/readyz").await.0).await;
+    stop(walpost).await;
+}

@@ -1,0 +1,165 @@
+//! A stream belongs to one walpost, server and slot, and nobody else writes to it.
+
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::{Major, Postgres, Redis, eventually};
+
+use super::fixture::{RedisFixture, STREAM};
+
+async fn refused(fixture: &RedisFixture, part: &str) -> String {
+    let before = fixture.redis.entries(STREAM).await.len();
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains(part), "{said}");
+    assert_eq!(fixture.redis.entries(STREAM).await.len(), before, "something was added");
+    said
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_without_a_state_key_is_not_written_to() {
+    let fixture = RedisFixture::bare(Redis::start().await).await;
+    let said = refused(&fixture, "walpost adopt --apply").await;
+    assert!(said.contains("state key walpost:{orders}"), "{said}");
+    let printed = fixture.adopt().await.join("\n");
+    assert!(printed.contains("walpost:{orders}"), "{printed}");
+    let walpost = fixture.run().await;
+    fixture.insert(10, 3).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+/// Its id is the one that walpost would use next: it must not count as walpost's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_of_another_writer_stop_delivery_until_an_operator_adopts_them() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.insert(10, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let _: String = fixture.redis.command(&format!("XADD {STREAM} * topic foreign")).await;
+    fixture.insert(10, 3).await;
+    walpost.await_line("another writer", SHORT_TIMEOUT).await;
+    assert_eq!(fixture.redis.entries(STREAM).await.len(), 11, "nothing is added behind it");
+    walpost.kill9().await;
+    refused(&fixture, "another writer").await;
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let entries = fixture.redis.entries(STREAM).await;
+    assert_eq!(entries.len(), 21);
+    let last: u64 = entries[20].id.split_once('-').expect("an id").0.parse().unwrap();
+    assert_eq!(last >> 56, 2, "a new generation");
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleted_stream_stops_delivery_until_an_operator_adopts_it() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.insert(10, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let _: u32 = fixture.redis.command(&format!("DEL {STREAM}")).await;
+    fixture.insert(5, 3).await;
+    walpost.await_line("does not exist any more", SHORT_TIMEOUT).await;
+    walpost.kill9().await;
+    refused(&fixture, "does not exist any more").await;
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(fixture.redis.entries(STREAM).await.len(), 5);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_of_another_type_is_named() {
+    let fixture = RedisFixture::bare(Redis::start().await).await;
+    let _: () = fixture.redis.command(&format!("SET {STREAM} x")).await;
+    let (code, said) = fixture.ended("adopt", &["--apply"]).await;
+    assert_ne!(code, Some(0));
+    assert!(said.contains("is not a stream"), "{said}");
+}
+
+/// The slot was created again while walpost was down: rows may be missing, so an operator decides.
+/// Positions of the new slot may be those of events that are there already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_created_again_is_adopted_with_a_new_generation() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.insert(20, 5).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+    let postgres = &fixture.inner.postgres;
+    postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
+    fixture.insert(7, 5).await;
+    let create = "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')";
+    postgres.execute(create).await;
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("Redis has lost its newest writes"), "{said}");
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.insert(9, 5).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let entries = fixture.redis.entries(STREAM).await;
+    let generation = |id: &str| id.split_once('-').unwrap().0.parse::<u64>().unwrap() >> 56;
+    let generations: Vec<_> = entries.iter().map(|entry| generation(&entry.id)).collect();
+    assert_eq!(generations, [vec![1; 20], vec![2; 9]].concat());
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_of_another_server_is_refused() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.insert(3, 3).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+    let server = Postgres::builder(Major::V15).own_identity().start().await;
+    let mut other = RedisFixture::over(server, Redis::start().await).await;
+    other.url.clone_from(&fixture.url);
+    for (name, arguments) in [("run", &[][..]), ("adopt", &["--apply"])] {
+        let (code, said) = other.ended(name, arguments).await;
+        assert_ne!(code, Some(0), "{said}");
+        assert!(said.contains("belongs to another walpost"), "{said}");
+    }
+    assert_eq!(fixture.redis.entries(STREAM).await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn event_skipped_by_order_is_not_added() {
+    let fixture = RedisFixture::new().await;
+    fixture.inner.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
+    fixture.insert(3, 3).await;
+    let bad = "INSERT INTO public.outbox (aggregate_type, event_type) VALUES ('order', 'bad')";
+    fixture.inner.postgres.execute(bad).await;
+    fixture.insert(3, 3).await;
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(4), "{said}");
+    let (_, rest) = said.split_once("walpost skip --position ").expect("the command");
+    let position = rest.split([' ', '`']).next().expect("a position");
+    let (code, said) = fixture.ended("skip", &["--position", position, "--apply"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("state key"), "{said}");
+    let walpost = fixture.run().await;
+    eventually(LONG_TIMEOUT, "the others are there", async || {
+        fixture.redis.entries(STREAM).await.len() == 6
+    })
+    .await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+/// With other tables the events of a transaction have other ordinals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_tables_are_refused_while_events_are_not_confirmed() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.command("run").env("FAILPOINTS", "acknowledged=30*off->return").start();
+    fixture.insert(60, 5).await;
+    walpost.wait(SHORT_TIMEOUT).await.expect("it dies");
+    let there = fixture.redis.entries(STREAM).await.len();
+    assert!(there > 0, "{there}");
+    fixture.inner.postgres.execute("CREATE TABLE more (LIKE public.outbox INCLUDING ALL)").await;
+    fixture.inner.postgres.execute("ALTER PUBLICATION walpost ADD TABLE more").await;
+    let more = ["--table", "public.outbox", "--table", "public.more"];
+    let (code, said) = fixture.ended("run", &more).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("cannot tell which of its events"), "{said}");
+}
