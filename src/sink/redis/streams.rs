@@ -338,3 +338,115 @@ impl Sink for RedisSink {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::UnboundedReceiver;
+
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::record::Headers;
+
+    /// A sink whose worker is the test.
+    fn sink() -> (RedisSink, UnboundedReceiver<Order>) {
+        let (orders, received) = unbounded_channel();
+        let text = |text: &str| text.to_owned();
+        let keys = Keys {
+            stream: text("s"),
+            state: text("walpost:{s}"),
+            dead_letters: text("dead"),
+            maxlen: String::new(),
+        };
+        let sink = RedisSink {
+            keys,
+            claims: Claims::default(),
+            orders,
+            shared: Arc::default(),
+            epoch: 0,
+            chain: None,
+            asked: None,
+            batch: None,
+            in_flight: 0,
+            is_broken: false,
+            acknowledged: EntryId::default(),
+            value_max: u64::MAX,
+            reports: Vec::new(),
+            conditions: Vec::new(),
+            metrics: Arc::default(),
+        };
+        (sink, received)
+    }
+
+    fn at(lsn: u64) -> EventPosition {
+        EventPosition { commit_lsn: Lsn::new(lsn), ordinal: 0 }
+    }
+
+    fn produce(sink: &mut RedisSink, lsn: u64) -> Result<(), ProduceError> {
+        let record = Record {
+            topic: "t",
+            partition: None,
+            key: None,
+            value: Some(b"v"),
+            timestamp_ms: None,
+            headers: Headers::new(),
+        };
+        sink.produce(Seq::new(lsn), at(lsn), &record)
+    }
+
+    fn synced(sink: &mut RedisSink, last: EntryId) {
+        let synced =
+            Synced { epoch: sink.epoch, writer: "w".into(), generation: 1, last, value_max: 9 };
+        sink.shared.push(Event::Synced(synced));
+        sink.take_reports(&mut Vec::new());
+    }
+
+    fn is_sync(received: &mut UnboundedReceiver<Order>) -> bool {
+        matches!(received.try_recv(), Ok(Order::Sync { .. }))
+    }
+
+    #[test]
+    fn nothing_is_added_behind_lost_entries_until_they_are_produced_again() {
+        let (mut sink, mut received) = sink();
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full), "the state key is not open");
+        sink.claims.set(Some("c".to_owned()));
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
+        assert!(is_sync(&mut received));
+        synced(&mut sink, EntryId::default());
+        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
+        let mut reports = Vec::new();
+        sink.take_reports(&mut reports);
+        assert!(matches!(received.try_recv(), Ok(Order::Add { .. })) && reports.is_empty());
+        let failure = Failure::Unreachable("gone".to_owned());
+        sink.shared.push(Event::Failed { epoch: sink.epoch, failure });
+        assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
+        assert_eq!(produce(&mut sink, 3), Err(ProduceError::Full));
+        assert!(!is_sync(&mut received), "it would be added behind 1 and 2");
+        let replaced = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        replaced.block_on(sink.replace_producer()).expect("replaced");
+        assert!(matches!(received.try_recv(), Ok(Order::Close)));
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
+        assert!(is_sync(&mut received));
+        // The first was added, and its answer was lost.
+        synced(&mut sink, EntryId::of(1, at(1)).expect("an id"));
+        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
+        sink.take_reports(&mut reports);
+        let seqs: Vec<_> = reports.iter().map(|report| report.seq).collect();
+        assert_eq!(seqs, [Seq::new(1)]);
+        let Ok(Order::Add { batch, .. }) = received.try_recv() else { panic!("the second") };
+        assert_eq!(batch.seqs, [Seq::new(2)]);
+    }
+
+    #[test]
+    fn entries_that_were_acknowledged_and_are_gone_are_reported() {
+        let (mut sink, _received) = sink();
+        sink.claims.set(Some("c".to_owned()));
+        sink.take_conditions();
+        synced(&mut sink, EntryId::of(1, at(7)).expect("an id"));
+        assert_eq!(sink.take_conditions(), []);
+        sink.chain = None;
+        sink.take_conditions();
+        synced(&mut sink, EntryId::of(1, at(6)).expect("an id"));
+        let conditions = sink.take_conditions();
+        assert!(matches!(conditions.as_slice(), [Condition::Regressed(_)]), "{conditions:?}");
+    }
+}
