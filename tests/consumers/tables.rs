@@ -16,7 +16,7 @@ async fn each_sql_file_runs_in_psql_and_is_idempotent() {
     let listed = std::fs::read_dir(directory).unwrap();
     let mut files: Vec<_> = listed.map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    assert_eq!(files.len(), 7, "{files:?}");
+    assert_eq!(files.len(), 8, "{files:?}");
     for file in files.iter().chain(&files) {
         let mut psql = Command::new("psql");
         psql.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f"]).arg(file).arg(postgres.url());
