@@ -21,8 +21,8 @@ PROGRAM = --package walpost --package walpost-bed
 # The Rust client, with all drivers.
 OUTBOX = --package walpost-outbox --package walpost-outbox-derive
 
-# Most tests wait for servers most of the time: three run at once on two processors.
-export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
+# Most tests wait for servers most of the time: four run at once on two processors.
+export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))
 
 help: ## List the targets
 	@echo "make TARGET [VARIABLE=VALUE ...]"

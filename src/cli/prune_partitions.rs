@@ -43,6 +43,14 @@ pub(super) async fn read(
                 table: table.name,
             });
         }
+        let archives = arguments.archive_to.is_some() || arguments.archive_command.is_some();
+        if table.manager == Manager::Partman && archives {
+            return Err(PruneError::Table {
+                table: table.name,
+                problem: "pg_partman has its partitions, and walpost archives none of them"
+                    .to_owned(),
+            });
+        }
         if table.manager == Manager::Walpost && arguments.archive_command.is_some() {
             return Err(PruneError::Table {
                 table: table.name,
@@ -81,11 +89,21 @@ pub(super) async fn prune(
         if done.stopped.is_some() {
             break;
         }
+        let mut is_unmade = false;
         if table.manager == Manager::Walpost && !arguments.partitions_ahead.is_zero() {
-            done.make(client, table, arguments).await?;
+            is_unmade = done.make(client, table, arguments).await?;
         }
         report_default(client, table).await?;
+        let newest = table.partitions.iter().rfind(|one| !one.is_default);
         for partition in table.partitions.iter().filter(|one| one.is_old && !one.is_default) {
+            let is_newest = newest.is_some_and(|newest| newest.name == partition.name);
+            if is_newest && is_unmade {
+                let name = &partition.name;
+                complain(&format!(
+                    "{name}: partition left: it is the newest one, which shows how long a period is"
+                ));
+                continue;
+            }
             if is_stopped.load(Ordering::Relaxed) {
                 done.stopped = Some(Stopped::Signal);
             }
@@ -118,12 +136,14 @@ pub(super) async fn prune(
 }
 
 impl Partitions {
+    /// Returns whether one could not be made.
     async fn make(
         &mut self,
         client: &SqlClient,
         table: &PartitionedTable,
         arguments: &PruneArguments,
-    ) -> Result<(), PruneError> {
+    ) -> Result<bool, PruneError> {
+        let mut is_unmade = false;
         let times = (arguments.partitions_ahead, arguments.lock_timeout);
         for made in make_ahead(client, table, times, arguments.dry_run).await? {
             match made {
@@ -136,10 +156,11 @@ impl Partitions {
                 Made::Not(name, why) => {
                     complain(&format!("{name}: partition not made: {why}"));
                     self.exit = Exit::Failure;
+                    is_unmade = true;
                 }
             }
         }
-        Ok(())
+        Ok(is_unmade)
     }
 
     fn note(

@@ -46,6 +46,8 @@ pub(crate) struct Wanted<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Proof {
     pub(super) from: u64,
+    /// Whether rows from before that, and from before a partition was attached, may be deleted too.
+    pub(super) before_slot_too: bool,
     /// The time of `from`, in milliseconds since 1970.
     pub(super) from_ms: u64,
     pub(super) below: u64,
@@ -101,8 +103,7 @@ impl Proof {
         let layout = fingerprint.digest(wanted.layout);
         let proof = proof(&server, &state, slot, (&layout, wanted.ignored));
         let proof = proof.map_err(PruneError::Unproved)?;
-        let from = if wanted.before_slot_too { 0 } else { proof.from };
-        Ok((Self { from, ..proof }, tables))
+        Ok((Self { before_slot_too: wanted.before_slot_too, ..proof }, tables))
     }
 }
 
@@ -173,7 +174,8 @@ fn proof(
     };
     let found = found.ok_or_else(|| held_back(name.clone()))?;
     let held_by = (found != newest).then_some((name, confirmed, is_lost));
-    Ok(Proof { from, from_ms, below: found.below, at_ms: found.at_ms, held_by })
+    let (below, at_ms) = (found.below, found.at_ms);
+    Ok(Proof { from, before_slot_too: false, from_ms, below, at_ms, held_by })
 }
 
 #[cfg(test)]

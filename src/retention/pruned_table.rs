@@ -170,11 +170,15 @@ impl PrunedTable {
     }
 
     /// An update gives a row the id of its own transaction, and leaves its time as it is.
-    fn is_from_before(&self, Proof { from, from_ms, .. }: &Proof) -> String {
-        if *from == 0 {
+    fn is_from_before(&self, Proof { from, from_ms, before_slot_too, .. }: &Proof) -> String {
+        let Self { written, is_without_zone, attached, .. } = self;
+        if *before_slot_too || *from == 0 && *attached == 0 {
             return "false".to_owned();
         }
-        let Self { written, is_without_zone, attached, .. } = self;
+        // All rows of the table were published, and those of an attached one were not.
+        if *from == 0 {
+            return format!("(({XID}) <= {attached})");
+        }
         // Without a known time everything is from before.
         let until_ms = match from_ms {
             0 => FOR_EVER_MS,

@@ -10,7 +10,7 @@ mod setup;
 
 use std::time::{Duration, Instant};
 
-use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
 use walpost_bed::oracle;
 use walpost_bed::{Kafka, Major, Postgres, eventually};
 
@@ -239,9 +239,24 @@ async fn a_partition_is_archived_whole_or_kept() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_from_before_a_partition_was_attached_are_kept() {
+    attached_rows_are_kept(false).await;
+}
+
+/// All rows of the table are published then, and those of other tables are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_from_before_a_partition_was_attached_are_kept_after_a_recovery() {
+    attached_rows_are_kept(true).await;
+}
+
+async fn attached_rows_are_kept(recovers: bool) {
     let parts = Parts::with_periods(4, 1, "at-least-once").await;
     let postgres = parts.postgres();
     postgres.execute("DROP TABLE public.outbox_default").await;
+    if recovers {
+        let recover = parts.kept.fixture.command("recover").args(parts.kept.arguments());
+        let (code, said) = ended(&recover.args(["--all", "--apply"]).start()).await;
+        assert_eq!(code, Some(0), "{said}");
+    }
     let walpost = parts.kept.run().await;
     // It takes the time after the first one.
     let end =

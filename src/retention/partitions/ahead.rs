@@ -269,7 +269,8 @@ async fn make(
             Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED) => {
                 Unmade::Locked
             }
-            Some(&SqlState::QUERY_CANCELED) => Unmade::Slow,
+            // Writers of the default partition have waited as long as they may.
+            Some(&SqlState::QUERY_CANCELED) => return Ok(Err(Unmade::Slow)),
             // A row that was written since they were looked for.
             Some(&SqlState::CHECK_VIOLATION) => return Ok(Err(Unmade::Occupied)),
             Some(&SqlState::DUPLICATE_TABLE) => return Ok(Err(Unmade::NameTaken)),

@@ -425,7 +425,8 @@ impl Prune<'_> {
 }
 
 fn is_deletable(counted: &Counted) -> bool {
-    *counted == Counted { deletable: counted.deletable, ..Counted::default() }
+    let Counted { oldest: _, deletable: _, young, undelivered, before_slot, unpublished } = counted;
+    [young, undelivered, before_slot, unpublished].into_iter().all(|rows| *rows == 0)
 }
 
 /// How an attempt ends with this error of a lock or of DROP; `None`: the run does.

@@ -101,12 +101,16 @@ impl<P: Source, S: Sink> Relay<P, S> {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
         }
         // Another instance may have the slot since, and more WAL: the next session tells.
-        let is_behind = session.flushed() < state.acked_upto;
-        if is_behind && keeper.not_reached.replace(state.acked_upto) != Some(state.acked_upto) {
+        let last = published.map_or(Lsn::ZERO, |published| published.commit_lsn);
+        let is_behind = session.flushed() < state.acked_upto
+            || published.is_some() && session.flushed() <= last;
+        let known = state.acked_upto.max(last);
+        if is_behind && keeper.not_reached.replace(known) != Some(known) {
             let why = "the position in the state topic is beyond the end of WAL at the connect";
             return Ok(Some(StateOpened::Lost(SourceError::Lost(why.to_owned()))));
         }
-        if let Err(error) = keeper.verify(&state, cluster.as_ref(), &slot, session) {
+        let known = (&state, published);
+        if let Err(error) = keeper.verify(known, cluster.as_ref(), &slot, session) {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
         }
         let layout = layout(&keeper.settings, session);
