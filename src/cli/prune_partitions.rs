@@ -136,14 +136,14 @@ pub(super) async fn prune(
 }
 
 impl Partitions {
-    /// Returns whether one could not be made.
+    /// Returns whether some are missing, and none could be made.
     async fn make(
         &mut self,
         client: &SqlClient,
         table: &PartitionedTable,
         arguments: &PruneArguments,
     ) -> Result<bool, PruneError> {
-        let mut is_unmade = false;
+        let (mut are_made, mut are_unmade) = (false, false);
         let times = (arguments.partitions_ahead, arguments.lock_timeout);
         for made in make_ahead(client, table, times, arguments.dry_run).await? {
             match made {
@@ -152,15 +152,16 @@ impl Partitions {
                 }
                 Made::Partition(name) => {
                     print(&format!("{name}: partition made\n"));
+                    are_made = true;
                 }
                 Made::Not(name, why) => {
                     complain(&format!("{name}: partition not made: {why}"));
                     self.exit = Exit::Failure;
-                    is_unmade = true;
+                    are_unmade = true;
                 }
             }
         }
-        Ok(is_unmade)
+        Ok(are_unmade && !are_made)
     }
 
     fn note(
