@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::args::ReplayArguments;
 use super::progress::{self, progress};
 use super::stdout::{complain, print};
-use super::{Exit, block_on, configuration, run};
+use super::{Exit, block_on, configuration, require_kafka, run};
 use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::recovery::{
@@ -38,6 +38,7 @@ pub(super) fn command(arguments: ReplayArguments) -> Exit {
     };
     let replayed = block_on(async {
         if let Some((range, topics)) = positions {
+            require_kafka(&config, "replay --position")?;
             let ids = recovery::ids_at(&assembly::kafka(&config), &topics, &range, complain).await;
             replay.selection = Selection::Published(ids.map_err(|error| failed(&error))?);
         }
