@@ -130,7 +130,9 @@ impl Trap {
                 continue;
             }
             let statements = statements(&source);
-            assert_eq!(statements.len(), 5, "{what}: {statements:#?}");
+            // Without one for each event's id: a Redis consumer keeps that of the last entry.
+            let expected = if what.contains("/redis/") { 4 } else { 5 };
+            assert_eq!(statements.len(), expected, "{what}: {statements:#?}");
             // Twice, so that what they conflict with is there.
             self.psql(&[&statements[..], &statements[1..]].concat().join(";\n"));
             self.untouched(&what).await;
