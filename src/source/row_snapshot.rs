@@ -108,6 +108,8 @@ struct Scan {
     /// The id.
     id: String,
     order: String,
+    /// Whether the column of the ids is never NULL.
+    has_ids: bool,
     /// Whether the table tells when each row was written.
     has_times: bool,
 }
@@ -262,7 +264,7 @@ impl RowSnapshot {
 
     /// A table that has a row without an id, if there is one.
     pub(crate) async fn table_without_ids(&self) -> Result<Option<TableName>, SourceError> {
-        for Scan { name, from, id, .. } in &self.scans {
+        for Scan { name, from, id, .. } in self.scans.iter().filter(|scan| !scan.has_ids) {
             let looking = |error| SourceError::query("looking for rows without an id", &error);
             let sql = format!("SELECT EXISTS (SELECT {from} AND {id} IS NULL)");
             let row = self.client.query_one(&sql, &[]).await.map_err(looking)?;
@@ -355,6 +357,7 @@ impl RowSnapshot {
         let has = |wanted: &str| columns.iter().any(|column| column.name == wanted);
         let id = names.looked_for(Role::Id).find(|id| has(id));
         let id = id.ok_or_else(|| missing("for the events' ids (outbox.columns.id)"))?;
+        let has_ids = columns.iter().any(|column| column.name == id && column.is_set);
         let kind = table.relation.columns.iter().find(|column| column.name == id);
         let is_number = kind.is_some_and(|column| NUMBERS.contains(&column.type_oid));
         let id = format!("o.{}", escape_identifier(id));
@@ -412,7 +415,7 @@ impl RowSnapshot {
         let columns = sent.chain([ms]).collect::<Vec<_>>().join(", ");
         // A filter names the columns without a table.
         let from = format!("FROM {only}{name} AS o WHERE ({filter})");
-        Ok(Scan { name, columns, from, bound, id, order, has_times })
+        Ok(Scan { name, columns, from, bound, id, order, has_ids, has_times })
     }
 
     /// How many rows of a table are chosen, without those that have one of the ids in `without`.
@@ -565,7 +568,7 @@ async fn flush(conninfo: &ConnInfo, application_name: &str) -> Result<(), Source
     let failed = |error| SourceError::query("flushing WAL", &error);
     let control = connect::control(conninfo, application_name).await?;
     // A commit that has written nothing else would not flush.
-    let sql = "SET default_transaction_read_only = off; SET synchronous_commit = local;
+    let sql = "SET synchronous_commit = local;
                SELECT pg_catalog.pg_logical_emit_message(true, 'walpost.flush', '')";
     control.client.batch_execute(sql).await.map_err(failed)
 }

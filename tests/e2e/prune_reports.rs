@@ -149,7 +149,7 @@ async fn role_with_the_documented_rights_prunes_and_archives() {
     kept.fixture.source = kept.fixture.postgres.url_for("outbox_prune");
     let archive = ["--older-than", "0s", "--archive-to", "public.outbox_archive"];
     let dry = [&archive[..], &["--dry-run"]].concat();
-    for (mends, what) in [
+    for (repair, what) in [
         ("", "the archive does not exist: create it"),
         (
             "CREATE TABLE public.outbox_archive AS SELECT id, n FROM public.outbox LIMIT 0",
@@ -161,7 +161,7 @@ async fn role_with_the_documented_rights_prunes_and_archives() {
             "GRANT INSERT ON public.outbox_archive",
         ),
     ] {
-        kept.fixture.postgres.execute(mends).await;
+        kept.fixture.postgres.execute(repair).await;
         for arguments in [&dry[..], &archive[..]] {
             let (code, said) = kept.prune(arguments).await;
             assert!(code == Some(78) && said.contains(what), "{code:?} {said}");

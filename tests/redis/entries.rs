@@ -67,7 +67,7 @@ async fn backlog_and_large_transactions_are_in_the_stream_once_and_in_order() {
     stop(walpost).await;
 }
 
-/// What was trimmed cannot be seen in the stream any more, and is not added again all the same.
+/// What was trimmed cannot be seen in the stream any more, and is still not added again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replay_adds_nothing_of_what_was_trimmed() {
     let fixture = RedisFixture::new().await.configured("[redis]\nmaxlen = 100\n");

@@ -1,4 +1,4 @@
-//! walpost and Redis are killed at random moments: each event is in the stream once all the same.
+//! walpost and Redis are killed at random moments: each event is still in the stream once.
 
 use std::time::Duration;
 

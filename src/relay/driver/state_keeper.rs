@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::BACKOFF_LIMIT;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::position::{Checkpoint, EventPosition};
+use crate::position::Checkpoint;
 use crate::relay::backoff::{Backoff, backoff};
 use crate::relay::core::{CommitAt, Core};
 use crate::source::{Feed, Horizon, LastTransaction, ReceivedTransactions, SlotError, SourceError};
@@ -481,23 +481,20 @@ impl StateKeeper {
         records <= sparse || now - self.grew.1 >= QUIET
     }
 
-    /// The position in `state` is that of this slot, and this server has what is `published`: the last
-    /// event that the store tells of, which counts as delivered whatever it is.
+    /// The position in `state` is that of this slot, and this server has the WAL up to `needed`.
     fn verify<F: Feed>(
         &self,
-        (state, published): (&State, Option<EventPosition>),
+        (state, needed): (&State, Lsn),
         cluster: Option<&String>,
         slot: &str,
         session: &F,
     ) -> Result<(), SlotError> {
         let place = self.settings.place.clone();
         let timeline = session.timeline();
-        let last = published.map(|published| published.commit_lsn).unwrap_or_default();
         if let Some(fork) = session.end_of_timeline(state.timeline)
-            && (state.acked_upto > fork || published.is_some() && last >= fork)
+            && needed > fork
         {
-            let (found, known) = (timeline, state.timeline);
-            let published = state.acked_upto.max(last);
+            let (found, known, published) = (timeline, state.timeline, needed);
             return Err(SlotError::LostInFailover { found, known, fork, published });
         }
         if state.timeline > timeline {
@@ -523,12 +520,11 @@ impl StateKeeper {
             return Err(SlotError::AheadOfState { slot, found, acked, place });
         }
         let flushed = session.flushed();
-        let is_behind = flushed < acked || published.is_some() && flushed <= last;
-        if let Some(store) = self.settings.lossy_store.filter(|_| is_behind) {
-            return Err(SlotError::BehindStore { flushed, acked: acked.max(last), place, store });
+        if let Some(store) = self.settings.lossy_store.filter(|_| flushed < needed) {
+            return Err(SlotError::BehindStore { flushed, acked: needed, place, store });
         }
-        if flushed < acked {
-            return Err(SlotError::BehindState { flushed, acked, place });
+        if flushed < needed {
+            return Err(SlotError::BehindState { flushed, acked: needed, place });
         }
         Ok(())
     }

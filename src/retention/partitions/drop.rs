@@ -393,7 +393,7 @@ impl Prune<'_> {
         let default = table.default().map_or_else(String::new, |default| {
             format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE NOWAIT;", default.name)
         });
-        // Whoever has one of the other locks has that of the table too, so they are free now, or
+        // A session that has one of the other locks has that of the table too, so they are free now, or
         // sessions use the partitions by their own names.
         let sql = format!(
             "SAVEPOINT checked; SET LOCAL statement_timeout = {};

@@ -96,7 +96,17 @@ impl RedisSink {
             })
             .map_err(failed)?;
         metrics.sink_producers.set(1);
-        Ok(Self {
+        Ok(Self::over(keys, claims, (orders, shared), metrics))
+    }
+
+    /// One whose orders a worker takes.
+    fn over(
+        keys: Keys,
+        claims: Claims,
+        (orders, shared): (UnboundedSender<Order>, Arc<Shared>),
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
             keys,
             claims,
             orders,
@@ -112,7 +122,7 @@ impl RedisSink {
             reports: Vec::new(),
             conditions: Vec::new(),
             metrics,
-        })
+        }
     }
 
     /// Asks for a connection under the current claim, once.
@@ -357,24 +367,8 @@ mod tests {
             dead_letters: text("dead"),
             maxlen: String::new(),
         };
-        let sink = RedisSink {
-            keys,
-            claims: Claims::default(),
-            orders,
-            shared: Arc::default(),
-            epoch: 0,
-            chain: None,
-            asked: None,
-            batch: None,
-            in_flight: 0,
-            is_broken: false,
-            acknowledged: EntryId::default(),
-            value_max: u64::MAX,
-            reports: Vec::new(),
-            conditions: Vec::new(),
-            metrics: Arc::default(),
-        };
-        (sink, received)
+        let worker = (orders, Arc::default());
+        (RedisSink::over(keys, Claims::default(), worker, Arc::default()), received)
     }
 
     fn at(lsn: u64) -> EventPosition {

@@ -62,8 +62,7 @@ impl Outbox {
         &self,
         builder: TransactionBuilder<'c>,
     ) -> Result<Transaction<'c>, Error> {
-        let inner = builder.start().await.map_err(failed("cannot begin a transaction"))?;
-        Ok(Transaction::new(self.clone(), inner, None))
+        Transaction::begin(self.clone(), builder, None).await
     }
 }
 

@@ -55,8 +55,7 @@ impl Prepared {
         &self,
         builder: TransactionBuilder<'c>,
     ) -> Result<Transaction<'c>, Error> {
-        let inner = builder.start().await.map_err(failed("cannot begin a transaction"))?;
-        Ok(Transaction::new(self.outbox.clone(), inner, Some(self.one.clone())))
+        Transaction::begin(self.outbox.clone(), builder, Some(self.one.clone())).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use ::tokio_postgres::Statement;
+use ::tokio_postgres::{Statement, TransactionBuilder};
 use uuid::Uuid;
 
 use crate::batch::Batch;
@@ -69,12 +69,13 @@ pub struct Transaction<'c> {
 }
 
 impl<'c> Transaction<'c> {
-    pub(super) fn new(
+    pub(super) async fn begin(
         outbox: Outbox,
-        inner: ::tokio_postgres::Transaction<'c>,
+        builder: TransactionBuilder<'c>,
         prepared: Option<Statement>,
-    ) -> Self {
-        Self { outbox, inner, buffer: Buffer::default(), prepared }
+    ) -> Result<Self, Error> {
+        let inner = builder.start().await.map_err(failed("cannot begin a transaction"))?;
+        Ok(Self { outbox, inner, buffer: Buffer::default(), prepared })
     }
 
     /// Keeps an event for the commit, and returns its id. It sends nothing, so no statement of the

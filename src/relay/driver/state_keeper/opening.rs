@@ -26,6 +26,13 @@ enum Read {
     Ended(Option<StateOpened>),
 }
 
+/// Where WAL has to reach at least: behind what the state has, and behind the last event that the store
+/// tells of. An event up to that one counts as delivered, so it has to be the one that was published.
+fn needed(state: &State, published: Option<EventPosition>) -> Lsn {
+    let behind = published.map(|last| Lsn::new(last.commit_lsn.as_u64().saturating_add(1)));
+    state.acked_upto.max(behind.unwrap_or_default())
+}
+
 impl<P: Source, S: Sink> Relay<P, S> {
     /// Opens the state topic for a session that holds the slot, unless this process is its writer
     /// already; compares the slot's position with it.
@@ -101,16 +108,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
         }
         // Another instance may have the slot since, and more WAL: the next session tells.
-        let last = published.map_or(Lsn::ZERO, |published| published.commit_lsn);
-        let is_behind = session.flushed() < state.acked_upto
-            || published.is_some() && session.flushed() <= last;
-        let known = state.acked_upto.max(last);
-        if is_behind && keeper.not_reached.replace(known) != Some(known) {
+        let needed = needed(&state, published);
+        let is_behind = session.flushed() < needed;
+        if is_behind && keeper.not_reached.replace(needed) != Some(needed) {
             let why = "the position in the state topic is beyond the end of WAL at the connect";
             return Ok(Some(StateOpened::Lost(SourceError::Lost(why.to_owned()))));
         }
-        let known = (&state, published);
-        if let Err(error) = keeper.verify(known, cluster.as_ref(), &slot, session) {
+        if let Err(error) = keeper.verify((&state, needed), cluster.as_ref(), &slot, session) {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
         }
         let layout = layout(&keeper.settings, session);
