@@ -15,10 +15,11 @@ use super::history::{AckedPosition, HistoryCheck, SkippedRelations, Verdict};
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
 use super::stream::StreamFeed;
-use super::visibility::Visibility;
+use super::visibility::{Passage, Visibility};
 use super::wire::Security;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
+use crate::pgoutput::Message;
 use crate::source::{SlotMetrics, TableSize};
 
 /// An open feed.
@@ -118,9 +119,20 @@ impl PostgresFeed {
     /// Compares what was received, and returns it unless it is skipped or held back.
     fn inspect(&mut self, received: Received) -> Result<Option<Received>, SourceError> {
         let compared = if self.is_compared() { Some(received) } else { self.compare(received)? };
-        Ok(match (&mut self.visibility, compared) {
-            (Some(visibility), Some(received)) => visibility.pass(received),
-            (_, compared) => compared,
+        let Some(visibility) = &mut self.visibility else { return Ok(compared) };
+        let Some(received) = compared else { return Ok(None) };
+        // What is queued follows.
+        Ok(match visibility.pass(received) {
+            Passage::Now(received) => Some(received),
+            Passage::Later => None,
+            Passage::Empty(begin, commit) => {
+                self.next.push_front(commit);
+                Some(Received::Message(Message::Begin(begin)))
+            }
+            Passage::Held(received) => {
+                self.next.push_front(received);
+                None
+            }
         })
     }
 

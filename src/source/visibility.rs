@@ -8,6 +8,10 @@
 //! One snapshot shows many transactions, so it is kept. Another is read, on the control connection,
 //! only for a transaction that it does not show. The stream's task answers keepalives meanwhile.
 //!
+//! An empty transaction is not held back, and asks for no snapshot: there is nothing to be seen of it.
+//! PostgreSQL 14 sends the Begin and Commit of every transaction of the database, later releases only
+//! of those with events. So a Begin that no snapshot shows is kept until it is known what follows.
+//!
 //! The snapshot of a standby does not answer the question: it lists no running transactions, and
 //! the standby may show what the primary still hides.
 
@@ -56,9 +60,25 @@ pub(super) struct Visibility {
     statement: Statement,
     /// The last snapshot, and when it was requested.
     snapshot: Option<(Snapshot, Instant)>,
+    /// A transaction that the snapshot does not show, and of which nothing but Begin was received.
+    begun: Option<Begin>,
     held: Option<Held>,
     /// The time of the waits that are over.
     waited: Duration,
+}
+
+/// What becomes of a message.
+#[derive(Debug)]
+pub(super) enum Passage {
+    /// It may be passed on at once.
+    Now(Received),
+    /// It is a Begin, which is passed on before what follows, or nothing that matters.
+    Later,
+    /// The Begin may be passed on at once, and then this Commit: the transaction is empty.
+    Empty(Begin, Received),
+    /// It, and what follows, may be passed on only after [`Visibility::released`] has returned the
+    /// Begin.
+    Held(Received),
 }
 
 /// The transaction that is held back.
@@ -92,23 +112,50 @@ impl Visibility {
             prepared.map_err(|error| SourceError::query("preparing the query of snapshots", &error))
         };
         let statement = answered(CONTROL, prepared).await?;
-        Ok(Self { client, statement, snapshot: None, held: None, waited: Duration::ZERO })
+        Ok(Self {
+            client,
+            statement,
+            snapshot: None,
+            begun: None,
+            held: None,
+            waited: Duration::ZERO,
+        })
     }
 
-    /// Returns what may be passed on at once. Otherwise it is held back, and nothing may be passed
-    /// on before [`Visibility::released`] returns it.
-    pub(super) fn pass(&mut self, received: Received) -> Option<Received> {
-        let Received::Message(Message::Begin(begin)) = received else { return Some(received) };
+    /// What becomes of a message, while no transaction is held back.
+    pub(super) fn pass(&mut self, received: Received) -> Passage {
         let now = Instant::now();
-        if let Some((snapshot, requested)) = &self.snapshot
-            && now.saturating_duration_since(*requested) < LIFETIME
-            && snapshot.shows(begin.xid)
-        {
-            return Some(received);
+        if let Received::Message(Message::Begin(begin)) = received {
+            if let Some((snapshot, requested)) = &self.snapshot
+                && now.saturating_duration_since(*requested) < LIFETIME
+                && snapshot.shows(begin.xid)
+            {
+                return Passage::Now(received);
+            }
+            self.begun = Some(begin);
+            return Passage::Later;
         }
-        self.held =
-            Some(Held { begin, since: now, asked: None, due: None, without: 0, is_logged: false });
-        None
+        let Some(begin) = self.begun else { return Passage::Now(received) };
+        match received {
+            // A keepalive would confirm the transaction; an origin has no event.
+            Received::Keepalive(_) | Received::Message(Message::Origin) => Passage::Later,
+            Received::Message(Message::Commit(_)) => {
+                self.begun = None;
+                Passage::Empty(begin, received)
+            }
+            Received::Message(_) => {
+                self.begun = None;
+                self.held = Some(Held {
+                    begin,
+                    since: now,
+                    asked: None,
+                    due: None,
+                    without: 0,
+                    is_logged: false,
+                });
+                Passage::Held(received)
+            }
+        }
     }
 
     /// Whether a transaction is held back.
@@ -119,7 +166,7 @@ impl Visibility {
     /// Waits until other sessions see the transaction that is held back; returns its Begin.
     /// Cancel-safe.
     pub(super) async fn released(&mut self) -> Result<Received, SourceError> {
-        let Self { client, statement, snapshot, held, waited } = self;
+        let Self { client, statement, snapshot, held, waited, .. } = self;
         let Some(current) = held else { return std::future::pending().await };
         loop {
             let (asked, at) = match &mut current.asked {

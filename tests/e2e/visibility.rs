@@ -318,6 +318,35 @@ async fn prepared_transactions_savepoints_and_messages_are_held_back() {
     stop(answering.walpost).await;
 }
 
+/// PostgreSQL 14 sends the Begin and Commit of transactions that have written other tables only: there
+/// is nothing to wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn empty_transactions_are_not_held_back() {
+    let pair = Pair::new(Major::V14).await;
+    let fixture = &pair.fixture;
+    fixture.postgres.execute("CREATE TABLE public.other (n int)").await;
+    let answering = Answering::over(pair.command()).await;
+    answering.await_ready(200).await;
+    fixture.postgres.execute(&insert(3, 1)).await;
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    let before = answering.scrape().await.of(WAIT_SECONDS);
+    let paused = pair.standby.pause_wal_receiver().await;
+    let committed = pair.hung("INSERT INTO public.other VALUES (1)").await;
+    let visible = format!("SET synchronous_commit = local; {}", insert(5, 1));
+    fixture.postgres.execute(&visible).await;
+    eventually(SHORT_TIMEOUT, "what is visible is published", async || {
+        fixture.records().await.len() == 8
+    })
+    .await;
+    assert_eq!(pair.hanging().await, 1, "the other transaction still waits");
+    let waited = answering.scrape().await.of(WAIT_SECONDS) - before;
+    assert!(waited < 0.1, "it held something back for {waited} s");
+    drop(paused);
+    committed.await.expect("no panic");
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    stop(answering.walpost).await;
+}
+
 /// A catch-up decodes what is flushed, as a stream does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn catch_up_holds_back_what_is_not_visible() {
