@@ -293,9 +293,12 @@ impl Metrics {
         lock(&self.slot).clone()
     }
 
-    /// Sets the sizes of outbox tables; those of others stay.
+    /// Sets the sizes of the outbox tables. One without a size keeps the last one, and one that is not
+    /// among them any more has none.
     pub fn outbox_sizes(&self, sizes: Vec<TableSize>) {
-        lock(&self.outbox).extend(sizes.into_iter().map(|size| (size.table, size.bytes)));
+        let mut known = lock(&self.outbox);
+        known.retain(|table, _| sizes.iter().any(|size| size.table == *table));
+        known.extend(sizes.into_iter().filter_map(|size| Some((size.table, size.bytes?))));
     }
 
     /// The flush LSN.
@@ -322,4 +325,22 @@ pub fn unix_seconds(time: SystemTime) -> f64 {
 #[allow(clippy::cast_precision_loss, reason = "to the microsecond until the year 2255")]
 fn seconds(micros: i64) -> f64 {
     micros as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_table_is_kept_while_it_is_locked_and_goes_with_the_table() {
+        let metrics = Metrics::default();
+        let size = |table: &str, bytes| TableSize { table: table.to_owned(), bytes };
+        let known = || lock(&metrics.outbox).clone().into_iter().collect::<Vec<_>>();
+        metrics.outbox_sizes(vec![size("a", Some(1)), size("b", Some(2)), size("c", None)]);
+        assert_eq!(known(), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+        metrics.outbox_sizes(vec![size("a", None), size("c", Some(3))]);
+        assert_eq!(known(), [("a".to_owned(), 1), ("c".to_owned(), 3)]);
+        metrics.outbox_sizes(Vec::new());
+        assert_eq!(known(), []);
+    }
 }

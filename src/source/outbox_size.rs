@@ -29,12 +29,12 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub struct TableSize {
     /// Its name, quoted as in SQL where needed.
     pub table: String,
-    /// Its size.
-    pub bytes: u64,
+    /// Its size; `None`: a part of it is locked.
+    pub bytes: Option<u64>,
 }
 
-/// In one message, so in one transaction. No row for a table that does not exist, and none for one
-/// of which a part is locked.
+/// In one message, so in one transaction. No row for a table that does not exist, and no size of one of
+/// which a part is locked.
 fn query(tables: &[TableName]) -> String {
     let literal = |text: &str| escape_literal(text).trim_start().to_owned();
     let named = tables.iter().enumerate().map(|(number, table)| {
@@ -62,8 +62,10 @@ fn query(tables: &[TableName]) -> String {
                          THEN pg_catalog.pg_total_relation_size(oid) END AS bytes
                FROM part
          )
-         SELECT number::pg_catalog.text, pg_catalog.sum(bytes)::pg_catalog.text
-           FROM size GROUP BY number HAVING pg_catalog.bool_and(bytes IS NOT NULL)"
+         SELECT number::pg_catalog.text,
+                CASE WHEN pg_catalog.bool_and(bytes IS NOT NULL)
+                     THEN pg_catalog.sum(bytes)::pg_catalog.text END
+           FROM size GROUP BY number"
     )
 }
 
@@ -84,7 +86,7 @@ pub(super) async fn read(
     let sizes = answer.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => {
             let table = tables.get(row.get(0)?.parse::<usize>().ok()?)?;
-            let bytes = row.get(1)?.parse().ok()?;
+            let bytes = row.get(1).and_then(|bytes| bytes.parse().ok());
             Some(TableSize { table: table.to_string(), bytes })
         }
         _ => None,
