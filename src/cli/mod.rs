@@ -17,6 +17,7 @@ mod progress;
 mod prune;
 mod prune_args;
 mod prune_partitions;
+mod prune_rows;
 mod recover;
 mod replay;
 mod replay_dead_letters;

@@ -1,19 +1,20 @@
 //! `walpost prune`: deletes rows of the outbox that are proved to be delivered.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use super::prune_args::PruneArguments;
 use super::prune_partitions;
+use super::prune_rows::delete_rows;
 use super::replay::stop_flag;
 use super::stdout::{complain, print};
-use super::{Exit, block_on, logged, progress, require_kafka};
+use super::{Exit, block_on, logged, require_kafka};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags, show_bytes};
 use crate::record::Policy;
 use crate::retention::{
-    Archive, Counted, Limits, Oldest, PartitionedTable, Proof, Prune, PruneError, Pruned,
-    PrunedTable, Stopped, Wanted, check_archive,
+    Archive, Counted, Limits, Oldest, PartitionedTable, Proof, Prune, PruneError, PrunedTable,
+    Stopped, Wanted, check_archive,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 use crate::state::unix_ms;
@@ -39,11 +40,13 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
                 PruneError::NoTables
                 | PruneError::NoStateTopic
                 | PruneError::UnknownSlot { .. }
+                | PruneError::LockTimeout { .. }
                 | PruneError::Table { .. } => Exit::Config,
                 PruneError::Standby
                 | PruneError::State { .. }
                 | PruneError::Unproved(_)
                 | PruneError::Skips
+                | PruneError::InUse { .. }
                 | PruneError::Kept { .. }
                 | PruneError::Command { .. }
                 | PruneError::NotArchived { .. }
@@ -109,10 +112,9 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     let partitioned = prune_partitions::read(client, &tables, arguments, &before).await?;
     let tables = (tables.as_slice(), partitioned.as_slice());
     if arguments.dry_run {
-        let mut pruning = begin(config, arguments, (client, &proof, &before)).await?;
         let stop = AtomicBool::new(false);
-        let partitions =
-            prune_partitions::prune(&mut pruning, client, tables, arguments, &stop).await?;
+        let mut pruning = begin(config, arguments, (client, &proof, &before), &stop).await?;
+        let partitions = prune_partitions::prune(&mut pruning, client, tables, arguments).await?;
         for table in &partitions.rows {
             let notice = || complain(&format!("still counting the rows of {}", table.name));
             let counted = log_if_slow(notice, table.count(client, &proof, &before)).await?;
@@ -127,6 +129,7 @@ async fn begin<'a>(
     config: &'a Config,
     arguments: &'a PruneArguments,
     (client, proof, before): (&'a SqlClient, &'a Proof, &'a str),
+    is_stopped: &'a AtomicBool,
 ) -> Result<Prune<'a>, PruneError> {
     let limits = Limits {
         batch: arguments.batch,
@@ -138,7 +141,7 @@ async fn begin<'a>(
     let what = (proof, before, config.source.slot.as_str());
     let command = arguments.archive_command.as_deref().map(Archive::Command);
     let archive = arguments.archive_to.as_ref().map(Archive::Table).or(command);
-    let prepared = Prune::begin(client, what, archive, limits).await;
+    let prepared = Prune::begin(client, what, archive, limits, is_stopped).await;
     Ok(prepared.map_err(|error| SourceError::query("preparing the session", &error))?)
 }
 
@@ -188,44 +191,37 @@ async fn delete(
     tables: (&[PrunedTable], &[PartitionedTable]),
 ) -> Result<Exit, PruneError> {
     let is_stopped = stop_flag();
-    let mut pruning = begin(config, arguments, (client, proof, before)).await?;
-    let done = if pruning.archives() { "archived" } else { "deleted" };
-    let partitions =
-        prune_partitions::prune(&mut pruning, client, tables, arguments, &is_stopped).await?;
+    let mut pruning = begin(config, arguments, (client, proof, before), &is_stopped).await?;
+    pruning.lock(tables.0).await?;
+    let partitions = prune_partitions::prune(&mut pruning, client, tables, arguments).await?;
     let mut exit = partitions.exit;
     if let Some(stopped) = partitions.stopped {
         complain(&why(stopped));
         return Ok(if stopped == Stopped::Duration { exit } else { Exit::Failure });
     }
+    let mut are_locked = partitions.are_locked;
     for table in &partitions.rows {
-        let (began, mut reported) = (Instant::now(), Instant::now());
-        let pruned = pruning.table(table, |so_far| {
-            if reported.elapsed() >= progress::INTERVAL {
-                reported = Instant::now();
-                complain(&shown(table, so_far, began.elapsed()));
-            }
-            !is_stopped.load(Ordering::Relaxed)
-        });
-        let (pruned, ended) = pruned.await;
-        print(&format!("{}: {} rows {done}\n", table.name, pruned.rows));
-        if pruned.locked_pages > 0 {
-            complain(&format!(
-                "{}: {} pages were left out, since other sessions had rows of them locked",
-                table.name, pruned.locked_pages
-            ));
-        }
-        ended?;
+        let pruned = delete_rows(&mut pruning, table).await?;
         if pruned.stopped != Some(Stopped::Signal) {
             let oldest = table.oldest(client).await?;
             print(&format!("{}: {}\n", table.name, left(oldest)));
         }
-        if let Some(stopped) = pruned.stopped {
-            complain(&why(stopped));
-            if stopped != Stopped::Duration {
-                exit = Exit::Failure;
+        match pruned.stopped {
+            None => {}
+            // The rows of other tables may be free.
+            Some(Stopped::Locks) => are_locked = true,
+            Some(stopped) => {
+                complain(&why(stopped));
+                if stopped != Stopped::Duration {
+                    exit = Exit::Failure;
+                }
+                break;
             }
-            break;
         }
+    }
+    if are_locked {
+        complain(&why(Stopped::Locks));
+        exit = Exit::Failure;
     }
     Ok(exit)
 }
@@ -251,20 +247,10 @@ fn why(stopped: Stopped) -> String {
             "stopped: the slot is {} behind, more than --max-lag",
             show_bytes(bytes >> 20 << 20)
         ),
-        Stopped::Locks => "stopped: other sessions keep rows locked (pg_blocking_pids)".to_owned(),
+        Stopped::Locks => {
+            "other sessions keep rows or tables locked (pg_blocking_pids): they were left"
+                .to_owned()
+        }
     };
     format!("{why}; run it again for the rest")
-}
-
-/// For instance `public.outbox: 2000 rows, 10 % of the table, 950 rows/s, 8 s left`.
-fn shown(table: &PrunedTable, so_far: &Pruned, elapsed: Duration) -> String {
-    let Pruned { rows, pages: (read, all), .. } = *so_far;
-    let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
-    let left = milliseconds.saturating_mul(all.saturating_sub(read)) / read.max(1) / 1000;
-    format!(
-        "{}: {rows} rows, {} % of the table, {} rows/s, {left} s left",
-        table.name,
-        read.saturating_mul(100) / all.max(1),
-        rows.saturating_mul(1000) / milliseconds
-    )
 }

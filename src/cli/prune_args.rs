@@ -21,7 +21,7 @@ use crate::outbox::TableName;
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct PruneArguments {
     /// Keep rows that are younger than this
-    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = years)]
     pub older_than: Duration,
     /// Count the rows, and delete none
     #[arg(long)]
@@ -41,19 +41,20 @@ pub struct PruneArguments {
     /// How many rows to delete in a transaction at most
     #[arg(long, value_name = "ROWS", default_value = "2000", value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: u64,
-    /// The pause after each transaction
-    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = duration)]
+    /// The pause after each transaction, and each partition that is dropped: at most 1d
+    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = pause)]
     pub sleep: Duration,
     /// Stop after this time; the next run begins again [default: none]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = years)]
     pub max_duration: Option<Duration>,
     /// Stop while the slot is further behind than this
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = bytes)]
     pub max_lag: u64,
     /// Partitioned table: make partitions for this long ahead; 0s makes none
-    #[arg(long, value_name = "DURATION", default_value = "3d", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "3d", value_parser = years)]
     pub partitions_ahead: Duration,
-    /// Partitioned table: how long writers may wait for a lock at once
+    /// Partitioned table: how long writers may wait for a lock at once; at most half of the server's
+    /// deadlock_timeout
     #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = lock_timeout)]
     pub lock_timeout: Duration,
     /// Partitioned table: also delete rows one by one, from the partitions that are not dropped
@@ -74,18 +75,27 @@ pub struct PruneArguments {
     pub options: Options,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| error.to_string())
+fn within(text: &str, (least, most): (&str, &str)) -> Result<Duration, String> {
+    let [value, from, to] =
+        [text, least, most].map(|text| parse_duration(text).map_err(|error| error.to_string()));
+    let value = value?;
+    if (from?..=to?).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("it is not from {least} to {most}"))
+    }
+}
+
+fn years(text: &str) -> Result<Duration, String> {
+    within(text, ("0s", "36500d"))
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    within(text, ("0s", "1d"))
 }
 
 fn lock_timeout(text: &str) -> Result<Duration, String> {
-    let limits = Duration::from_millis(1)..=Duration::from_secs(60);
-    let timeout = duration(text)?;
-    if limits.contains(&timeout) {
-        Ok(timeout)
-    } else {
-        Err("it is not from 1ms to 60s".to_owned())
-    }
+    within(text, ("1ms", "60s"))
 }
 
 fn bytes(text: &str) -> Result<u64, String> {

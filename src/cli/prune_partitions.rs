@@ -1,22 +1,28 @@
 //! `walpost prune` on a partitioned outbox: makes partitions ahead, and drops old ones.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::Exit;
 use super::progress;
 use super::prune_args::PruneArguments;
+use super::prune_rows::delete_rows;
 use super::stdout::{complain, print};
 use crate::outbox::TableName;
 use crate::retention::{
-    Fate, Left, Made, Manager, Partition, PartitionedTable, Prune, PruneError, PrunedTable,
-    Stopped, make_ahead,
+    Fate, LOCK_ATTEMPTS, Left, Made, Manager, Partition, PartitionedTable, Prune, PruneError,
+    PrunedTable, Stopped, make_ahead,
 };
 use crate::source::SqlClient;
+
+/// After so many partitions that could not be dropped because of locks, the others of the table are
+/// left too: most likely the same session has it.
+const LOCKED_MAX: u32 = 3;
 
 /// What was done with partitions, and what is left to do.
 pub(super) struct Partitions {
     pub(super) exit: Exit,
+    /// Other sessions had some of them locked.
+    pub(super) are_locked: bool,
     /// Nothing more is to be done.
     pub(super) stopped: Option<Stopped>,
     /// Tables without partitions, of which rows are to be deleted one by one.
@@ -61,91 +67,135 @@ pub(super) async fn read(
         if let Some(archive) = &arguments.archive_to {
             table.require_other(client, archive).await?;
         }
-        if !arguments.dry_run {
-            if table.manager == Manager::Walpost {
-                table.require_owner()?;
-                PartitionedTable::require_rows(table.default())?;
-            }
-            if arguments.delete_rows {
-                PartitionedTable::require_rows(&table.partitions)?;
-            }
+        if table.manager == Manager::Walpost {
+            table.require_owner()?;
+            PartitionedTable::require_rows(table.default())?;
+        }
+        if arguments.delete_rows {
+            PartitionedTable::require_rows(&table.partitions)?;
         }
         found.push(table);
     }
     Ok(found)
 }
 
-/// Makes and drops partitions; `is_stopped` tells when to stop.
+/// Makes and drops partitions.
 pub(super) async fn prune(
     pruning: &mut Prune<'_>,
     client: &SqlClient,
     (tables, partitioned): (&[PrunedTable], &[PartitionedTable]),
     arguments: &PruneArguments,
-    is_stopped: &AtomicBool,
 ) -> Result<Partitions, PruneError> {
+    if let Some(table) = partitioned.iter().find(|one| one.manager == Manager::Walpost) {
+        pruning.require_short_waits(&table.name).await?;
+    }
     let rows = tables.iter().filter(|table| !table.is_partitioned).cloned().collect();
-    let mut done = Partitions { exit: Exit::Ok, stopped: None, rows };
+    let mut done = Partitions { exit: Exit::Ok, are_locked: false, stopped: None, rows };
     for table in partitioned {
         if done.stopped.is_some() {
             break;
         }
         let mut is_unmade = false;
-        if table.manager == Manager::Walpost && !arguments.partitions_ahead.is_zero() {
-            is_unmade = done.make(client, table, arguments).await?;
+        if table.manager == Manager::Walpost {
+            is_unmade = done.make(pruning, client, table, arguments).await?;
         }
         report_default(client, table).await?;
-        let newest = table.partitions.iter().rfind(|one| !one.is_default);
-        for partition in table.partitions.iter().filter(|one| one.is_old && !one.is_default) {
-            let is_newest = newest.is_some_and(|newest| newest.name == partition.name);
-            if is_newest && is_unmade {
-                let name = &partition.name;
-                complain(&format!(
-                    "{name}: partition left: it is the newest one, which shows how long a period is"
-                ));
-                continue;
-            }
-            if is_stopped.load(Ordering::Relaxed) {
-                done.stopped = Some(Stopped::Signal);
-            }
-            if done.stopped.is_some() {
-                break;
-            }
-            let fate = if arguments.dry_run || table.manager == Manager::Partman {
-                pruning.would_drop(table, partition).await?
-            } else {
-                let mut reported = Instant::now();
-                let report = |(read, all): (u64, u64)| {
-                    if reported.elapsed() >= progress::INTERVAL {
-                        reported = Instant::now();
-                        let percent = read.saturating_mul(100) / all.max(1);
-                        complain(&format!("{}: {percent} % of it read", partition.name));
-                    }
-                    !is_stopped.load(Ordering::Relaxed)
-                };
-                let fate = pruning.drop_partition(table, partition, report).await?;
-                if matches!(fate, Fate::Dropped(_)) {
-                    tokio::time::sleep(arguments.sleep).await;
-                }
-                fate
-            };
-            done.note(table, partition, fate, arguments);
-        }
+        done.drop_old(pruning, table, arguments, is_unmade).await?;
         done.add_rows(table, arguments);
     }
     Ok(done)
 }
 
+/// Moves the rows of a partition to the archive, and drops it, if all of them may be deleted.
+async fn drop_partition(
+    pruning: &mut Prune<'_>,
+    (table, partition): (&PartitionedTable, &Partition),
+    attempts: u32,
+) -> Result<Fate, PruneError> {
+    let mut archived = 0;
+    if pruning.archives() {
+        let fate = pruning.would_drop(table, partition).await?;
+        let Fate::Dropped(found) = fate else { return Ok(fate) };
+        if let Some(rows) = table.rows_of(partition).filter(|_| found > 0) {
+            let moved = delete_rows(pruning, rows).await?;
+            match moved.stopped {
+                None => archived = moved.rows,
+                Some(Stopped::Locks) => return Ok(Fate::Left(Left::Busy)),
+                Some(stopped) => return Ok(Fate::Stopped(stopped)),
+            }
+        }
+    }
+    let mut reported = Instant::now();
+    let report = |(read, all): (u64, u64)| {
+        if reported.elapsed() >= progress::INTERVAL {
+            reported = Instant::now();
+            let percent = read.saturating_mul(100) / all.max(1);
+            complain(&format!("{}: {percent} % of it read", partition.name));
+        }
+    };
+    Ok(match pruning.drop_partition(table, partition, attempts, report).await? {
+        Fate::Dropped(rows) => {
+            pruning.pause().await;
+            Fate::Dropped(archived + rows)
+        }
+        fate => fate,
+    })
+}
+
 impl Partitions {
+    /// Drops the partitions whose period is old enough.
+    async fn drop_old(
+        &mut self,
+        pruning: &mut Prune<'_>,
+        table: &PartitionedTable,
+        arguments: &PruneArguments,
+        is_unmade: bool,
+    ) -> Result<(), PruneError> {
+        let newest = table.partitions.iter().rfind(|one| !one.is_default);
+        let mut locked = 0;
+        for partition in table.partitions.iter().filter(|one| one.is_old && !one.is_default) {
+            let name = &partition.name;
+            if newest.is_some_and(|newest| newest.name == *name) && is_unmade {
+                complain(&format!(
+                    "{name}: partition left: it is the newest one, which shows how long a period is"
+                ));
+                continue;
+            }
+            if locked >= LOCKED_MAX {
+                complain(&format!("{name}: partition left, as those before it"));
+                continue;
+            }
+            let fate = if arguments.dry_run || table.manager == Manager::Partman {
+                pruning.would_drop(table, partition).await?
+            } else {
+                let attempts = if locked == 0 { LOCK_ATTEMPTS } else { 1 };
+                drop_partition(pruning, (table, partition), attempts).await?
+            };
+            match fate {
+                Fate::Left(Left::Locked) => locked += 1,
+                Fate::Dropped(_) => locked = 0,
+                Fate::Left(_) | Fate::Stopped(_) => {}
+            }
+            self.note(table, partition, fate, arguments);
+            if self.stopped.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns whether some are missing, and none could be made.
     async fn make(
         &mut self,
+        pruning: &Prune<'_>,
         client: &SqlClient,
         table: &PartitionedTable,
         arguments: &PruneArguments,
     ) -> Result<bool, PruneError> {
         let (mut are_made, mut are_unmade) = (false, false);
         let times = (arguments.partitions_ahead, arguments.lock_timeout);
-        for made in make_ahead(client, table, times, arguments.dry_run).await? {
+        let is_stopped = pruning.is_stopped;
+        for made in make_ahead(client, table, times, arguments.dry_run, is_stopped).await? {
             match made {
                 Made::Partition(name) if arguments.dry_run => {
                     print(&format!("{name}: partition would be made\n"));
@@ -191,9 +241,7 @@ impl Partitions {
                 if left.needs_operator() {
                     self.exit = Exit::Failure;
                 }
-                if left == Left::Locked {
-                    self.stopped = Some(Stopped::Locks);
-                }
+                self.are_locked |= matches!(left, Left::Locked | Left::Busy);
             }
             Fate::Stopped(stopped) => self.stopped = Some(stopped),
         }

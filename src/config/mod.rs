@@ -41,7 +41,7 @@ pub use layer::Flags;
 pub use origin::Origin;
 pub(crate) use setting::nearest;
 pub use setting::{Setting, TABLES};
-pub(crate) use units::{parse_bytes, parse_duration, show_bytes};
+pub(crate) use units::{parse_bytes, parse_duration, show_bytes, show_duration};
 pub use values::LogFormat;
 
 /// The whole configuration. Its `Debug` contains no secret.

@@ -79,7 +79,8 @@ pub(crate) async fn check(
 }
 
 /// Runs `delete`, which has the rows as its parameter, and inserts what it deletes, in a transaction
-/// that is undone unless the archive gets every row. Returns how many rows were deleted.
+/// that is open, and to be undone after an error: the archive has to get every row. Returns how many
+/// rows were deleted.
 pub(super) async fn insert(
     client: &Client,
     table: &PrunedTable,
@@ -94,23 +95,13 @@ pub(super) async fn insert(
                        SELECT {columns} FROM gone RETURNING 1)
          SELECT (SELECT pg_catalog.count(*) FROM gone), (SELECT pg_catalog.count(*) FROM kept)"
     );
-    client.batch_execute("BEGIN").await.map_err(&failed)?;
-    let counted = client.query_one(&sql, &[rows]).await;
-    let counted = counted.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    let (deleted, kept): (i64, i64) = match counted {
-        Ok(counted) => counted,
-        Err(error) => {
-            // The error says more than one of this would.
-            let _ = client.batch_execute("ROLLBACK").await;
-            return Err(failed(error));
-        }
-    };
+    let row = client.query_one(&sql, &[rows]).await.map_err(&failed)?;
+    let (deleted, kept): (i64, i64) =
+        (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);
     if deleted != kept {
-        client.batch_execute("ROLLBACK").await.map_err(&failed)?;
         let (table, archive) = (table.name.clone(), archive.clone());
         return Err(PruneError::NotArchived { table, archive, deleted, kept });
     }
-    client.batch_execute("COMMIT").await.map_err(&failed)?;
     Ok(u64::try_from(deleted).unwrap_or_default())
 }
 

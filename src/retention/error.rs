@@ -1,7 +1,10 @@
 //! Why rows are not deleted.
 
+use std::time::Duration;
+
 use tokio_postgres::error::SqlState;
 
+use crate::config::show_duration;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::source::{SourceError, said};
@@ -85,6 +88,29 @@ pub(crate) enum PruneError {
         name: String,
         /// Those that there are.
         found: Vec<String>,
+    },
+    /// Another one works on the table.
+    #[error(
+        "{table}: another `walpost prune` works on it (process {pid} of the server): run this one again once \
+         that has ended"
+    )]
+    InUse {
+        /// The table.
+        table: TableName,
+        /// The server's process.
+        pid: i32,
+    },
+    /// Writers could be cancelled.
+    #[error(
+        "--lock-timeout {}: it must be at most half of deadlock_timeout, which is {} on this server: PostgreSQL \
+         could cancel a writer otherwise, to resolve a deadlock",
+        show_duration(*.lock), show_duration(*.deadlock)
+    )]
+    LockTimeout {
+        /// How long to wait for a lock.
+        lock: Duration,
+        /// After which time the server looks for deadlocks.
+        deadlock: Duration,
     },
     /// The archive did not get every row.
     #[error(

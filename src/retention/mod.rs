@@ -20,5 +20,5 @@ pub(crate) use archive::{Archive, check as check_archive};
 pub(crate) use error::PruneError;
 pub(crate) use partitions::{Fate, Left, Made, Manager, Partition, PartitionedTable, make_ahead};
 pub(crate) use proof::{Proof, Wanted};
-pub(crate) use prune::{Limits, Prune, Pruned, Stopped};
+pub(crate) use prune::{LOCK_ATTEMPTS, Limits, Prune, Pruned, Stopped};
 pub(crate) use pruned_table::{Counted, Oldest, PrunedTable};

@@ -3,6 +3,7 @@
 //! A table is read once, in the order of its pages: that needs no index, and takes as long whatever
 //! rows are deleted.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
@@ -24,20 +25,39 @@ const LOCK_TIMEOUTS_MAX: u32 = 10;
 const PAGES_FIRST: u64 = 64;
 const PAGES_MAX: u64 = 8_192;
 
+/// How often the lock of a table or partition is tried, and the pause in between.
+pub(crate) const LOCK_ATTEMPTS: u32 = 10;
+pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(300);
+
 /// How often a pause looks for a signal.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The triggers and rules of a table that can keep rows from being deleted.
+/// The triggers and rules of a table that can keep rows from being deleted, in this session.
 const KEEPERS: &str = "
-    SELECT pg_catalog.string_agg(name, ', ' ORDER BY name) FROM (
+    SELECT pg_catalog.string_agg(name, ', ' ORDER BY name)
+      FROM (SELECT CASE WHEN pg_catalog.current_setting('session_replication_role') = 'replica'
+                        THEN '{R,A}' ELSE '{O,A}' END::pg_catalog.\"char\"[] AS enabled) AS session,
+           LATERAL (
         SELECT 'trigger ' || tgname::pg_catalog.text FROM pg_catalog.pg_trigger
-         WHERE tgrelid = pg_catalog.to_regclass($1) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
+         WHERE tgrelid = pg_catalog.to_regclass($1) AND NOT tgisinternal AND tgenabled = ANY (enabled)
            -- FOR EACH ROW, BEFORE, DELETE
            AND tgtype::pg_catalog.int4 & 11 = 11
          UNION ALL
         SELECT 'rule ' || rulename::pg_catalog.text FROM pg_catalog.pg_rewrite
          WHERE ev_class = pg_catalog.to_regclass($1) AND ev_type = '4' AND is_instead
-           AND ev_enabled IN ('O', 'A')) AS keeper (name)";
+           AND ev_enabled = ANY (enabled)) AS keeper (name)";
+
+/// Locks a table against other runs, for the session: the key is this number, the bytes `walp`, and the
+/// table's oid. Without the lock, the process that has it.
+const LOCK: &str = "
+    WITH key AS (SELECT 2002873456 AS class, pg_catalog.to_regclass($1)::pg_catalog.oid AS oid),
+         mine AS (SELECT pg_catalog.pg_try_advisory_lock(class, oid::pg_catalog.int4) AS is_mine FROM key)
+    SELECT coalesce((SELECT is_mine FROM mine), true),
+           (SELECT l.pid FROM pg_catalog.pg_locks l, key
+             WHERE l.locktype = 'advisory' AND l.classid = key.class::pg_catalog.oid AND l.objid = key.oid
+               AND l.objsubid = 2 AND l.granted
+               AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d
+                                  WHERE d.datname = pg_catalog.current_database()))";
 
 /// How often the lag is looked at.
 const LAG_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,6 +124,8 @@ pub(crate) struct Prune<'a> {
     pub(super) limits: Limits,
     began: Instant,
     looked_at_lag: Option<Instant>,
+    /// A signal sets it.
+    pub(crate) is_stopped: &'a AtomicBool,
 }
 
 impl<'a> Prune<'a> {
@@ -113,6 +135,7 @@ impl<'a> Prune<'a> {
         (proof, before, slot): (&'a Proof, &'a str, &'a str),
         archive: Option<Archive<'a>>,
         limits: Limits,
+        is_stopped: &'a AtomicBool,
     ) -> Result<Self, tokio_postgres::Error> {
         // Not those of the role: a table is read as a whole, and pauses may be long.
         let set = format!(
@@ -121,15 +144,56 @@ impl<'a> Prune<'a> {
         );
         client.batch_execute(&set).await?;
         let began = Instant::now();
-        Ok(Self { client, proof, before, slot, archive, limits, began, looked_at_lag: None })
+        Ok(Self {
+            client,
+            proof,
+            before,
+            slot,
+            archive,
+            limits,
+            began,
+            looked_at_lag: None,
+            is_stopped,
+        })
     }
 
-    /// Deletes the rows of a table. Calls `report` after each transaction and during pauses, and stops
-    /// when that returns false. What was done until an error is returned with it.
+    /// Makes sure that no other run works on these tables, until the session ends.
+    pub(crate) async fn lock(&self, tables: &[PrunedTable]) -> Result<(), PruneError> {
+        for PrunedTable { name, .. } in tables {
+            let failed = database(name, "locking it against other runs");
+            let row = self.client.query_one(LOCK, &[&name.to_string()]).await.map_err(&failed)?;
+            let is_mine: bool = row.try_get(0).map_err(&failed)?;
+            // It may have ended in between.
+            let pid: Option<i32> = row.try_get(1).map_err(&failed)?;
+            if !is_mine {
+                let (table, pid) = (name.clone(), pid.unwrap_or_default());
+                return Err(PruneError::InUse { table, pid });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that no writer is cancelled because of a deadlock: a session that has waited for
+    /// `deadlock_timeout` is, and this one gives up before.
+    pub(crate) async fn require_short_waits(&self, table: &TableName) -> Result<(), PruneError> {
+        let failed = database(table, "asking for deadlock_timeout");
+        let sql = "SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout'";
+        let row = self.client.query_one(sql, &[]).await;
+        let milliseconds: i64 = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+        let deadlock = Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default());
+        let lock = self.limits.lock;
+        if lock * 2 > deadlock {
+            return Err(PruneError::LockTimeout { lock, deadlock });
+        }
+        Ok(())
+    }
+
+    /// Deletes the rows of a table. Calls `report` after each transaction. What was done until an error
+    /// is returned with it.
     pub(crate) async fn table(
         &mut self,
         table: &PrunedTable,
-        report: impl FnMut(&Pruned) -> bool,
+        report: impl FnMut(&Pruned),
     ) -> (Pruned, Result<(), PruneError>) {
         let mut pruned = Pruned::default();
         let ended = self.chunks(table, &mut pruned, report).await;
@@ -140,10 +204,11 @@ impl<'a> Prune<'a> {
         &mut self,
         table: &PrunedTable,
         pruned: &mut Pruned,
-        mut report: impl FnMut(&Pruned) -> bool,
+        mut report: impl FnMut(&Pruned),
     ) -> Result<(), PruneError> {
         let pages = pages_of(self.client, &table.name).await?;
         pruned.pages.1 = pages;
+        let mut keepers = self.keepers(table).await?;
         let (mut at, mut step, mut timeouts) = (0, PAGES_FIRST, 0);
         while at < pages {
             pruned.stopped = self.stopped(&table.name).await?;
@@ -151,10 +216,17 @@ impl<'a> Prune<'a> {
                 break;
             }
             let end = (at + step).min(pages);
-            let done = self.delete(table, at, end).await?;
-            if let Some(chunk) = done {
-                pruned.rows += chunk.deleted;
-                self.require_all(table, chunk).await?;
+            let done = self.delete(table, (at, end), keepers.is_some()).await?;
+            if let Some(chunk @ Chunk { chosen, deleted }) = done {
+                pruned.rows += deleted;
+                if chunk.is_short() {
+                    if let Some(keepers) = keepers {
+                        let table = table.name.clone();
+                        return Err(PruneError::Kept { table, chosen, deleted, keepers });
+                    }
+                    // Other sessions have changed the rows, unless it is new.
+                    keepers = self.keepers(table).await?;
+                }
             }
             match done {
                 // There may be more of them.
@@ -184,49 +256,26 @@ impl<'a> Prune<'a> {
                     at = end;
                 }
             }
-            let continues = report(pruned);
-            if !continues || at < pages && !self.pause(|| report(pruned)).await {
-                pruned.stopped = Some(Stopped::Signal);
-                break;
+            report(pruned);
+            if at < pages {
+                self.pause().await;
             }
         }
         Ok(())
     }
 
-    /// Pauses, at most until it has taken as long as it may; false once `continues` returns false.
-    async fn pause(&self, mut continues: impl FnMut() -> bool) -> bool {
-        let until = Instant::now() + self.limits.pause;
-        let until = self.limits.duration.map_or(until, |limit| until.min(self.began + limit));
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return true;
-            }
-            tokio::time::sleep(left.min(STOP_INTERVAL)).await;
-            if !continues() {
-                return false;
-            }
-        }
+    /// Pauses between transactions, at most until it has taken as long as it may, or is stopped.
+    pub(crate) async fn pause(&self) {
+        let left = self.limits.duration.map(|limit| limit.saturating_sub(self.began.elapsed()));
+        let length = left.map_or(self.limits.pause, |left| left.min(self.limits.pause));
+        pause(length, self.is_stopped).await;
     }
 
-    /// Fails if the table has something that keeps rows, and rows were kept. Otherwise other sessions
-    /// have changed or deleted them meanwhile.
-    async fn require_all(
-        &self,
-        table: &PrunedTable,
-        Chunk { chosen, deleted }: Chunk,
-    ) -> Result<(), PruneError> {
-        if deleted >= chosen {
-            return Ok(());
-        }
+    /// What can keep rows of a table.
+    async fn keepers(&self, table: &PrunedTable) -> Result<Option<String>, PruneError> {
         let failed = database(&table.name, "looking for triggers");
         let row = self.client.query_one(KEEPERS, &[&table.name.to_string()]).await;
-        let keepers = row.and_then(|row| row.try_get(0)).map_err(failed)?;
-        let table = table.name.clone();
-        match keepers {
-            None => Ok(()),
-            Some(keepers) => Err(PruneError::Kept { table, chosen, deleted, keepers }),
-        }
+        row.and_then(|row| row.try_get(0)).map_err(failed)
     }
 
     /// Whether rows go somewhere first.
@@ -234,18 +283,13 @@ impl<'a> Prune<'a> {
         self.archive.is_some()
     }
 
-    /// The table to which rows go first.
-    pub(super) fn archive_table(&self) -> Option<&'a TableName> {
-        match self.archive {
-            Some(Archive::Table(table)) => Some(table),
-            Some(Archive::Command(_)) | None => None,
-        }
-    }
-
     pub(super) async fn stopped(
         &mut self,
         table: &TableName,
     ) -> Result<Option<Stopped>, PruneError> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Ok(Some(Stopped::Signal));
+        }
         if self.limits.duration.is_some_and(|limit| self.began.elapsed() >= limit) {
             return Ok(Some(Stopped::Duration));
         }
@@ -266,16 +310,38 @@ impl<'a> Prune<'a> {
     }
 
     /// Deletes rows of some pages, at most a batch; `None`: another session had one of them, or the
-    /// table, locked for too long.
+    /// table, locked for too long, or has changed a row. With `is_exact`, a row that is chosen and not
+    /// deleted was kept by the table itself: other sessions change none in between.
     async fn delete(
         &self,
         table: &PrunedTable,
-        first: u64,
-        end: u64,
+        pages: (u64, u64),
+        is_exact: bool,
     ) -> Result<Option<Chunk>, PruneError> {
-        match self.delete_chosen(table, first, end).await {
+        let is_archived = matches!(self.archive, Some(Archive::Table(_)));
+        let failed = database(&table.name, "deleting rows");
+        // Other sessions' changes are an error there, where READ COMMITTED leaves out their rows.
+        match (is_exact, is_archived) {
+            (true, _) => self.client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await,
+            (false, true) => self.client.batch_execute("BEGIN").await,
+            (false, false) => Ok(()),
+        }
+        .map_err(&failed)?;
+        let done = self.delete_chosen(table, pages).await;
+        if is_exact || is_archived {
+            let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+            let ended = self.client.batch_execute(end).await;
+            // The first error says more than one of this would.
+            if done.is_ok() {
+                ended.map_err(&failed)?;
+            }
+        }
+        match done {
             Err(PruneError::Database { source, .. })
-                if source.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) =>
+                if matches!(
+                    source.code(),
+                    Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_SERIALIZATION_FAILURE)
+                ) =>
             {
                 Ok(None)
             }
@@ -286,8 +352,7 @@ impl<'a> Prune<'a> {
     async fn delete_chosen(
         &self,
         table: &PrunedTable,
-        first: u64,
-        end: u64,
+        (first, end): (u64, u64),
     ) -> Result<Chunk, PruneError> {
         let is_deletable = table.is_deletable(self.proof, self.before);
         let (name, batch) = (&table.name, self.limits.batch);
@@ -315,20 +380,36 @@ impl<'a> Prune<'a> {
             Some(Archive::Table(archive)) => {
                 super::archive::insert(self.client, table, archive, (&delete, &rows)).await?
             }
-            Some(Archive::Command(command)) => {
-                super::archive::pipe(self.client, table, command, (&condition, &rows)).await?;
-                self.client
-                    .execute(&delete, &[&rows])
-                    .await
-                    .map_err(database(name, "deleting rows"))?
+            archive => {
+                if let Some(Archive::Command(command)) = archive {
+                    super::archive::pipe(self.client, table, command, (&condition, &rows)).await?;
+                }
+                let deleted = self.client.execute(&delete, &[&rows]).await;
+                deleted.map_err(database(name, "deleting rows"))?
             }
-            None => self
-                .client
-                .execute(&delete, &[&rows])
-                .await
-                .map_err(database(name, "deleting rows"))?,
         };
         Ok(Chunk { chosen, deleted })
+    }
+}
+
+impl Chunk {
+    fn is_short(self) -> bool {
+        self.deleted < self.chosen
+    }
+}
+
+/// Pauses; false once it is stopped.
+pub(super) async fn pause(length: Duration, is_stopped: &AtomicBool) -> bool {
+    let began = Instant::now();
+    loop {
+        if is_stopped.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left = length.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        tokio::time::sleep(left.min(STOP_INTERVAL)).await;
     }
 }
 

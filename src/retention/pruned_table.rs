@@ -198,10 +198,12 @@ impl PrunedTable {
         proof: &Proof,
         before: &str,
     ) -> Result<Counted, PruneError> {
-        self.count_if(client, proof, before, "true").await
+        let oldest = format!("pg_catalog.min({})", self.written);
+        self.count_with(client, proof, before, ("true", &oldest)).await
     }
 
-    /// How many rows there are of each kind, of those that this condition on the row `o` chooses.
+    /// How many rows there are of each kind, of those that this condition on the row `o` chooses; not
+    /// which is the oldest.
     pub(super) async fn count_if(
         &self,
         client: &Client,
@@ -209,21 +211,30 @@ impl PrunedTable {
         before: &str,
         condition: &str,
     ) -> Result<Counted, PruneError> {
+        self.count_with(client, proof, before, (condition, "NULL::pg_catalog.timestamptz")).await
+    }
+
+    async fn count_with(
+        &self,
+        client: &Client,
+        proof: &Proof,
+        before: &str,
+        (condition, oldest): (&str, &str),
+    ) -> Result<Counted, PruneError> {
         let failed = database(&self.name, "counting the rows");
         let Self { name, filter, .. } = self;
         let (is_old, is_delivered, is_from_before) =
             (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
-        let written = &self.written;
         let sql = format!(
             "WITH counted AS (
                  SELECT CASE WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
                              WHEN {is_from_before} THEN 3 WHEN {is_delivered} THEN 0 ELSE 2 END AS kind,
-                        pg_catalog.count(*) AS rows, pg_catalog.min({written}) AS oldest
+                        pg_catalog.count(*) AS rows, {oldest} AS oldest
                    FROM ONLY {name} AS o WHERE {condition} GROUP BY 1)
              SELECT kind, rows, (SELECT pg_catalog.min(oldest) FROM counted)::pg_catalog.text
                FROM counted"
         );
-        let (mut counts, mut oldest) = ([0; 5], None);
+        let (mut counts, mut oldest) = ([0; 5], None::<String>);
         for row in client.query(&sql, &[]).await.map_err(&failed)? {
             let (kind, rows): (i32, i64) =
                 (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);

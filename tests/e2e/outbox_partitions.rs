@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
 use walpost_bed::oracle;
-use walpost_bed::{Kafka, Major, Postgres, eventually};
+use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
 
 use super::prune::Kept;
 
@@ -51,6 +51,17 @@ impl Parts {
         let postgres = Postgres::builder(Major::V15).own_identity().start().await;
         let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap());
         Self { kept: Kept::over(fixture.over(table).await, delivery).await }
+    }
+
+    /// With periods of three seconds, the oldest of which is over and has 20 delivered rows.
+    pub async fn with_an_old_one() -> (Self, Walpost, String) {
+        let parts = Self::with_periods(3, 60, "at-least-once").await;
+        let walpost = parts.kept.run().await;
+        let first = parts.insert(20).await;
+        parts.is_oldest(&first).await;
+        parts.kept.delivered().await;
+        parts.is_over(&first).await;
+        (parts, walpost, first)
     }
 
     pub fn postgres(&self) -> &Postgres {
@@ -202,7 +213,7 @@ async fn delivered_partitions_are_dropped_exactly_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_is_archived_whole_or_kept() {
+async fn each_row_of_a_partition_is_archived_once_and_then_it_is_dropped() {
     let parts = Parts::with_periods(3, 30, "at-least-once").await;
     let archive = "CREATE TABLE public.archive (LIKE public.outbox, at timestamptz DEFAULT now());
          CREATE FUNCTION public.lose() RETURNS trigger LANGUAGE plpgsql AS
@@ -222,10 +233,24 @@ async fn a_partition_is_archived_whole_or_kept() {
     let (code, said) = parts.prune(&["--archive-to", &first]).await;
     assert!(code == Some(78) && said.contains("cannot be the archive"), "{code:?} {said}");
     parts.postgres().execute("DROP TRIGGER picky ON public.archive").await;
+    // Killed after the first transaction.
+    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = prune.args(["--older-than", "0s", "--batch", "10000", "--sleep", "1h"]);
+    let prune = prune.args(["--partitions-ahead", "0s"]);
+    let prune = prune.args(to).start();
+    let archived = "SELECT count(*) FROM public.archive";
+    eventually(LONG_TIMEOUT, "some rows are archived", async || {
+        parts.postgres().query_text(archived).await.as_deref() != Some("0")
+    })
+    .await;
+    prune.kill9().await;
+    assert!(parts.exists(&first).await);
+    let left = parts.kept.left().await;
+    assert!((1..30_000).contains(&left), "{left}");
     let (code, said) = parts.prune(&to).await;
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        said.contains(&format!("{first}: partition with 30000 rows archived and dropped")),
+        said.contains(&format!("{first}: partition with {left} rows archived and dropped")),
         "{said}"
     );
     assert!(!parts.exists(&first).await, "{said}");
@@ -295,12 +320,7 @@ async fn attached_rows_are_kept(recovers: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_prune_leaves_a_partition_whole_or_dropped() {
-    let parts = Parts::with_periods(3, 40, "at-least-once").await;
-    let walpost = parts.kept.run().await;
-    let first = parts.insert(20).await;
-    parts.is_oldest(&first).await;
-    parts.kept.delivered().await;
-    parts.is_over(&first).await;
+    let (parts, walpost, first) = Parts::with_an_old_one().await;
     let dying = async |point: &str| {
         let prune = parts.kept.fixture.command("prune").args(["--older-than", "0s"]);
         let prune = prune.args(["--partitions-ahead", "60s"]);

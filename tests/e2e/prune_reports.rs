@@ -23,6 +23,13 @@ async fn signal_ends_a_pause_at_once() {
     let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
     let prune = prune.args(slowly).start();
     eventually(SHORT_TIMEOUT, "it pauses", async || kept.left().await == 20).await;
+    // Another one would begin at the same rows.
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    let other = "public.outbox: another `walpost prune` works on it (process ";
+    assert!(code == Some(1) && said.contains(other) && !said.contains("process 0 "), "{said}");
+    assert_eq!(kept.left().await, 20);
+    let (code, said) = kept.prune(&["--dry-run", "--older-than", "0s"]).await;
+    assert_eq!(code, Some(0), "{said}");
     let asked = Instant::now();
     prune.terminate();
     let (code, said) = ended(&prune).await;
@@ -35,6 +42,8 @@ async fn signal_ends_a_pause_at_once() {
     let (code, said) = kept.prune(&[&slowly[..], &["--max-duration", "1s"]].concat()).await;
     assert!(code == Some(0) && said.contains("stopped after --max-duration"), "{said}");
     assert_eq!(kept.left().await, 10, "{said}");
+    let (code, said) = kept.prune(&["--sleep", "2d"]).await;
+    assert!(code == Some(2) && said.contains("it is not from 0s to 1d"), "{code:?} {said}");
     stop(walpost).await;
 }
 
@@ -83,6 +92,42 @@ async fn triggers_and_rules_that_keep_rows_end_it() {
     postgres.execute("DROP RULE keep_all ON public.outbox").await;
     let (code, said) = kept.prune(&["--older-than", "0s"]).await;
     assert!(code == Some(0) && said.contains("15 rows deleted"), "{said}");
+    stop(walpost).await;
+}
+
+/// A row that another session changes at the same time is not deleted, whatever the trigger does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trigger_is_not_blamed_for_what_other_sessions_do() {
+    let (kept, walpost) = delivered(Major::V15, 10).await;
+    let postgres = &kept.fixture.postgres;
+    let looks = "CREATE FUNCTION public.look() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN RETURN OLD; END';
+                 CREATE TRIGGER look BEFORE DELETE ON public.outbox
+                        FOR EACH ROW EXECUTE FUNCTION public.look();
+                 CREATE FUNCTION public.keep() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN RETURN NULL; END';
+                 CREATE TRIGGER off BEFORE DELETE ON public.outbox
+                        FOR EACH ROW EXECUTE FUNCTION public.keep();
+                 ALTER TABLE public.outbox DISABLE TRIGGER off;
+                 CREATE TRIGGER statement BEFORE DELETE ON public.outbox
+                        FOR EACH STATEMENT EXECUTE FUNCTION public.keep()";
+    postgres.execute(looks).await;
+    let other = postgres.client().await;
+    let update = "BEGIN; UPDATE public.outbox SET event_type = 'seen' WHERE n = 3";
+    other.batch_execute(update).await.expect("updated");
+    let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+    let prune = prune.args(["--older-than", "0s"]).start();
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                  WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE FROM ONLY %'";
+    eventually(SHORT_TIMEOUT, "it waits for the row", async || {
+        postgres.query_text(waits).await.as_deref() == Some("1")
+    })
+    .await;
+    other.batch_execute("COMMIT").await.expect("committed");
+    let (code, said) = ended(&prune).await;
+    assert!(code == Some(0) && !said.contains("trigger"), "{code:?} {said}");
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(0) && said.contains("9 rows deleted"), "{code:?} {said}");
     stop(walpost).await;
 }
 

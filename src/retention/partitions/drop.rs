@@ -1,7 +1,11 @@
 //! Drops a partition if every row of it may be deleted.
 //!
-//! In one transaction: the partition is locked against writers, its rows are checked and archived, the
-//! table is locked, and the partition is dropped. Nobody can write a row to it after the check.
+//! In one transaction: the partition is locked against writers, its rows are checked, the table is
+//! locked, and the partition is dropped. Nobody can write a row to it after the check.
+//!
+//! Rows that go to an archive are moved there before, some at a time as from any table: one transaction
+//! for all of them would take long, hold back vacuum, and begin again for a single writer. Then the
+//! partition has to be empty.
 //!
 //! - Only writers of this partition, whose period is long over, wait for the check. It looks for them
 //!   after each part of the rows, and begins again once they are done.
@@ -13,23 +17,18 @@
 
 use std::time::{Duration, Instant};
 
+use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::tree::{Kind, Partition, PartitionedTable};
 use crate::excerpt::excerpt;
-use crate::outbox::TableName;
 use crate::retention::error::{PruneError, database};
-use crate::retention::prune::{Prune, Stopped, pages_of};
-use crate::retention::pruned_table::{Counted, PrunedTable, listed};
+use crate::retention::prune::{LOCK_ATTEMPTS, LOCK_PAUSE, Prune, Stopped, pages_of, pause};
+use crate::retention::pruned_table::{Counted, PrunedTable};
 use crate::source::said;
 
-/// How often a lock is tried, and the pause in between.
-const ATTEMPTS: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(300);
-
-/// How long checking or archiving some pages should take, and may take: as long a writer of the
-/// partition waits.
+/// How long checking some pages should take, and may take: as long a writer of the partition waits.
 const PART: Duration = Duration::from_millis(100);
 const PART_LIMIT: Duration = Duration::from_secs(1);
 
@@ -85,6 +84,14 @@ pub(crate) enum Left {
     Referenced(String),
     #[error("this user may not read its rows, or row-level security hides some")]
     Unreadable,
+    #[error(
+        "only its owner may drop it: GRANT {0} TO this user, or give it to the owner of the table"
+    )]
+    OtherOwner(String),
+    #[error(
+        "{0} rows were written to it since its rows were archived: the next run archives them too"
+    )]
+    Unarchived(u64),
     #[error("PostgreSQL does not drop it: {0}")]
     Refused(String),
 }
@@ -92,7 +99,7 @@ pub(crate) enum Left {
 impl Left {
     /// Whether an operator should do something about it.
     pub(crate) fn needs_operator(&self) -> bool {
-        !matches!(self, Self::Rows(_) | Self::Gone)
+        !matches!(self, Self::Rows(_) | Self::Gone | Self::Unarchived(_))
     }
 }
 
@@ -145,6 +152,8 @@ struct Candidate<'c> {
     table: &'c PartitionedTable,
     partition: &'c Partition,
     rows: &'c PrunedTable,
+    /// How often to try to lock the table.
+    attempts: u32,
 }
 
 impl Partition {
@@ -155,7 +164,9 @@ impl Partition {
             Kind::Partitioned => Some(Left::Partitioned),
             Kind::Foreign => Some(Left::Foreign),
             Kind::Table if !self.is_readable || self.hides_rows => Some(Left::Unreadable),
-            Kind::Table => None,
+            Kind::Table => {
+                self.other_owner.as_deref().map(|owner| Left::OtherOwner(escape_identifier(owner)))
+            }
         }
     }
 }
@@ -190,23 +201,25 @@ impl Prune<'_> {
         Ok(partition.obstacle().or(foreign_key.map(Left::Referenced)))
     }
 
-    /// Drops a partition if every row of it may be deleted. Calls `report` after each part of the rows,
-    /// with how many pages of how many are checked, and stops when that returns false.
+    /// Drops a partition if every row of it may be deleted, and none is to be archived any more. Calls
+    /// `report` after each part of the rows, with how many pages of how many are checked. Tries to lock
+    /// the table at most `attempts` times.
     pub(crate) async fn drop_partition(
         &mut self,
         table: &PartitionedTable,
         partition: &Partition,
-        mut report: impl FnMut((u64, u64)) -> bool,
+        attempts: u32,
+        mut report: impl FnMut((u64, u64)),
     ) -> Result<Fate, PruneError> {
         if let Some(left) = self.obstacle(partition).await? {
             return Ok(Fate::Left(left));
         }
         let Some(rows) = table.rows_of(partition) else { return Ok(Fate::Left(Left::Gone)) };
-        let candidate = Candidate { table, partition, rows };
+        let candidate = Candidate { table, partition, rows, attempts };
         let mut pace = Pace { pages: PAGES_FIRST, most: PAGES_MAX };
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..LOCK_ATTEMPTS {
             if attempt > 0 {
-                tokio::time::sleep(PAUSE).await;
+                pause(LOCK_PAUSE, self.is_stopped).await;
             }
             if let Some(stopped) = self.stopped(&partition.name).await? {
                 return Ok(Fate::Stopped(stopped));
@@ -231,7 +244,7 @@ impl Prune<'_> {
         &mut self,
         candidate: &Candidate<'_>,
         pace: &mut Pace,
-        report: &mut impl FnMut((u64, u64)) -> bool,
+        report: &mut impl FnMut((u64, u64)),
     ) -> Result<Step<u64>, PruneError> {
         if let Err(ended) = self.lock_partition(candidate).await? {
             return Ok(Err(ended));
@@ -241,7 +254,7 @@ impl Prune<'_> {
         let (mut end, mut found) = (pages, 0);
         while end > 0 {
             let first = end.saturating_sub(pace.pages);
-            let counted = match self.part(candidate, (first, end), pace, false).await? {
+            let counted = match self.part(candidate, (first, end), pace).await? {
                 Ok(counted) => counted,
                 Err(ended) => return Ok(Err(ended)),
             };
@@ -250,20 +263,10 @@ impl Prune<'_> {
             }
             found += counted.deletable;
             end = first;
-            if !report((pages - end, pages)) {
-                return Ok(Err(Attempt::Done(Fate::Stopped(Stopped::Signal))));
-            }
+            report((pages - end, pages));
         }
-        let mut first = 0;
-        while self.archive_table().is_some() && first < pages {
-            let end = pages.min(first + pace.pages);
-            if let Err(ended) = self.part(candidate, (first, end), pace, true).await? {
-                return Ok(Err(ended));
-            }
-            first = end;
-            if !report((first, pages)) {
-                return Ok(Err(Attempt::Done(Fate::Stopped(Stopped::Signal))));
-            }
+        if self.archives() && found > 0 {
+            return Ok(Err(Attempt::Done(Fate::Left(Left::Unarchived(found)))));
         }
         crate::crash_points::point!("partition_checked");
         let dropped = self.lock_and_drop(candidate).await?;
@@ -306,13 +309,12 @@ impl Prune<'_> {
         Ok(if is_partition { Ok(()) } else { Err(Attempt::Done(Fate::Left(Left::Gone))) })
     }
 
-    /// Counts the rows of some pages, or archives them; unless writers wait, or the run is to end.
+    /// Counts the rows of some pages, unless writers wait, or the run is to end.
     async fn part(
         &mut self,
         candidate: &Candidate<'_>,
         pages: (u64, u64),
         pace: &mut Pace,
-        archives: bool,
     ) -> Result<Step<Counted>, PruneError> {
         let Candidate { partition, rows, .. } = candidate;
         if let Some(stopped) = self.stopped(&partition.name).await? {
@@ -326,10 +328,7 @@ impl Prune<'_> {
             "o.ctid >= '({},0)'::pg_catalog.tid AND o.ctid < '({},0)'::pg_catalog.tid",
             pages.0, pages.1
         );
-        let done = match self.archive_table().filter(|_| archives) {
-            None => rows.count_if(self.client, self.proof, self.before, &range).await,
-            Some(archive) => self.copy(rows, archive, &range).await,
-        };
+        let done = rows.count_if(self.client, self.proof, self.before, &range).await;
         let counted = match done {
             Ok(counted) => counted,
             Err(PruneError::Database { source, .. })
@@ -357,37 +356,11 @@ impl Prune<'_> {
         row.and_then(|row| row.try_get(0)).map_err(failed)
     }
 
-    /// Inserts the rows of some pages, all of which may be deleted, into the archive.
-    async fn copy(
-        &self,
-        rows: &PrunedTable,
-        archive: &TableName,
-        range: &str,
-    ) -> Result<Counted, PruneError> {
-        let failed = database(&rows.name, "archiving rows");
-        let (columns, read) = (listed(&rows.columns, ""), listed(&rows.columns, "o."));
-        let sql = format!(
-            "WITH found AS MATERIALIZED (SELECT {read} FROM ONLY {} AS o WHERE {range}),
-                  kept AS (INSERT INTO {archive} ({columns}) OVERRIDING SYSTEM VALUE
-                           SELECT {columns} FROM found RETURNING 1)
-             SELECT (SELECT pg_catalog.count(*) FROM found), (SELECT pg_catalog.count(*) FROM kept)",
-            rows.name
-        );
-        let row = self.client.query_one(&sql, &[]).await.map_err(&failed)?;
-        let (found, kept): (i64, i64) =
-            (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);
-        if found != kept {
-            let (table, archive) = (rows.name.clone(), archive.clone());
-            return Err(PruneError::NotArchived { table, archive, deleted: found, kept });
-        }
-        Ok(Counted { deletable: u64::try_from(found).unwrap_or_default(), ..Counted::default() })
-    }
-
     /// Locks the table and drops the partition, in one round trip. The partition stays locked against
     /// writers in between attempts, as long as none waits.
     async fn lock_and_drop(
         &self,
-        Candidate { table, partition, .. }: &Candidate<'_>,
+        Candidate { table, partition, attempts, .. }: &Candidate<'_>,
     ) -> Result<Step<()>, PruneError> {
         let failed = database(&partition.name, "dropping the partition");
         let default = table.default().map_or_else(String::new, |default| {
@@ -405,12 +378,14 @@ impl Prune<'_> {
             DROP_LIMIT.as_millis(),
             name = partition.name,
         );
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                tokio::time::sleep(PAUSE).await;
-                if self.has_waiting(partition).await? {
-                    return Ok(Err(Attempt::Busy));
-                }
+        for attempt in 0..*attempts {
+            if attempt > 0 && !pause(LOCK_PAUSE, self.is_stopped).await {
+                return Ok(Err(Attempt::Done(Fate::Stopped(Stopped::Signal))));
+            }
+            // A writer that waits for this session while that waits for the table is a deadlock, and
+            // would be the one that PostgreSQL cancels if it had waited for longer.
+            if self.has_waiting(partition).await? {
+                return Ok(Err(Attempt::Busy));
             }
             let Err(error) = self.client.batch_execute(&sql).await else { return Ok(Ok(())) };
             match ended(&error) {

@@ -3,11 +3,15 @@
 //! | files | what they do |
 //! |---|---|
 //! | `tree` | the table, its partitions, and who takes care of them |
+//! | `periods` | the periods without a partition |
 //! | `ahead` | makes partitions |
+//! | `exclusion` | proves that a large default partition has no rows of theirs |
 //! | `drop` | checks the rows of a partition, archives them, and drops it |
 
 mod ahead;
 mod drop;
+mod exclusion;
+mod periods;
 mod tree;
 
 pub(crate) use ahead::{Made, make_ahead};

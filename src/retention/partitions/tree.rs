@@ -13,7 +13,10 @@ const PARENT: &str = "
     SELECT c.oid, p.partstrat = 'r' AND p.partnatts = 1 AND coalesce(a.atttypid IN (1082, 1114, 1184), false),
            coalesce(a.attname::pg_catalog.text, ''), coalesce(a.atttypid, 0), pg_catalog.pg_get_partkeydef(c.oid),
            pg_catalog.pg_get_userbyid(c.relowner)::pg_catalog.text, pg_catalog.pg_has_role(c.relowner, 'USAGE'),
-           pg_catalog.has_schema_privilege(n.oid, 'CREATE'), t.spcname::pg_catalog.text
+           pg_catalog.has_schema_privilege(n.oid, 'CREATE')
+           AND pg_catalog.has_schema_privilege(c.relowner, n.oid, 'CREATE'), t.spcname::pg_catalog.text,
+           CASE WHEN pg_catalog.current_setting('server_version_num')::pg_catalog.int4 < 160000 THEN true
+                ELSE pg_catalog.pg_has_role(c.relowner, 'SET') END
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = c.oid
@@ -32,7 +35,9 @@ const PARTITIONS: &str = "
                                         'FROM [(]''([^'']*)''[)]') AS lower,
                    pg_catalog.substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid),
                                         'TO [(]''([^'']*)''[)]') AS upper,
-                   coalesce(pg_catalog.has_table_privilege(c.oid, 'DELETE'), false)
+                   coalesce(pg_catalog.has_table_privilege(c.oid, 'DELETE'), false),
+                   CASE WHEN NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')
+                        THEN pg_catalog.pg_get_userbyid(c.relowner)::pg_catalog.text END
               FROM pg_catalog.pg_inherits i
               JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -102,8 +107,9 @@ pub(crate) struct PartitionedTable {
     pub(super) key: Option<TimeKey>,
     pub(super) owner: String,
     pub(super) tablespace: Option<String>,
-    /// Whether this user may do what its owner may, and create tables beside it.
+    /// Whether this user may do what its owner may, give it tables, and create tables beside it.
     pub(super) is_owned: bool,
+    may_become_owner: bool,
     pub(super) may_create: bool,
     /// Tables with rows.
     leaves: Vec<PrunedTable>,
@@ -139,6 +145,8 @@ pub(crate) struct Partition {
     pub(super) lower: Option<String>,
     pub(super) upper: Option<String>,
     may_delete: bool,
+    /// Its owner, if this user may not do what that may.
+    pub(super) other_owner: Option<String>,
 }
 
 impl Partition {
@@ -159,7 +167,8 @@ impl Partition {
             lower: row.try_get(8)?,
             upper: row.try_get(9)?,
             may_delete: row.try_get(10)?,
-            is_old: row.try_get(11)?,
+            other_owner: row.try_get(11)?,
+            is_old: row.try_get(12)?,
         })
     }
 }
@@ -219,6 +228,7 @@ impl PartitionedTable {
             is_owned: row.try_get(6).map_err(&failed)?,
             may_create: row.try_get(7).map_err(&failed)?,
             tablespace: row.try_get(8).map_err(&failed)?,
+            may_become_owner: row.try_get(9).map_err(&failed)?,
             leaves: leaves.collect::<Result<_, tokio_postgres::Error>>().map_err(&failed)?,
         })
     }
@@ -242,15 +252,25 @@ impl PartitionedTable {
     pub(crate) fn require_owner(&self) -> Result<(), PruneError> {
         let Self { name, owner, .. } = self;
         let owner = escape_identifier(owner);
+        let default = self.default().filter(|default| default.other_owner.is_some());
         let problem = if !self.is_owned {
             format!(
                 "its partitions are made and dropped by its owner: GRANT {owner} TO this user, or \
                  connect as the owner, with --source"
             )
+        } else if !self.may_become_owner {
+            format!(
+                "this user may not give partitions to its owner: GRANT {owner} TO it WITH SET TRUE"
+            )
         } else if !self.may_create {
             let schema = escape_identifier(&name.schema);
             format!(
                 "this user may not create partitions: GRANT CREATE ON SCHEMA {schema} TO {owner}"
+            )
+        } else if let Some(default) = default {
+            let default = &default.name;
+            format!(
+                "its default partition has another owner: ALTER TABLE {default} OWNER TO {owner}"
             )
         } else {
             return Ok(());

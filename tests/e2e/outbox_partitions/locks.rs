@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use walpost_bed::eventually;
-use walpost_bed::fixture::{SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{SHORT_TIMEOUT, ended, insert, stop};
 
 use super::{Parts, Prober, insert_of};
 
@@ -12,18 +12,20 @@ const MARGIN: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_transactions_keep_a_partition_and_writers_wait_only_briefly() {
-    let parts = Parts::with_periods(3, 60, "at-least-once").await;
-    let walpost = parts.kept.run().await;
-    let first = parts.insert(20).await;
-    parts.is_oldest(&first).await;
+    let (parts, walpost, first) = Parts::with_an_old_one().await;
+    // Rows that are deleted one by one all the same.
+    let other = insert(5, 5).replace("payload)", "payload, created_at)");
+    let other = other.replace("('i', i)", "('i', i), now() - interval '1 year'");
+    parts.postgres().execute(&other).await;
     parts.kept.delivered().await;
-    parts.is_over(&first).await;
     let other = parts.postgres().client().await;
     other.batch_execute(&format!("BEGIN; {}", insert_of("other"))).await.expect("it writes");
     let prober = Prober::start(parts.postgres()).await;
-    let (code, said) = parts.prune(&["--lock-timeout", "100ms"]).await;
+    let (code, said) = parts.prune(&["--lock-timeout", "100ms", "--include-before-slot"]).await;
     let left = format!("{first}: partition left: other sessions keep the table locked");
     assert!(code == Some(1) && said.contains(&left), "{code:?} {said}");
+    assert!(said.contains("public.outbox_default: 5 rows deleted"), "{said}");
+    assert!(said.contains("keep rows or tables locked"), "{said}");
     assert!(parts.exists(&first).await);
     other.batch_execute("COMMIT").await.expect("committed");
     let (code, said) = parts.prune(&["--lock-timeout", "100ms"]).await;
@@ -37,12 +39,52 @@ async fn long_transactions_keep_a_partition_and_writers_wait_only_briefly() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_of_an_old_partition_keeps_it_and_the_others_are_dropped() {
-    let parts = Parts::with_periods(3, 60, "at-least-once").await;
+async fn partitions_of_a_locked_table_are_tried_until_it_is_hopeless() {
+    let parts = Parts::with_periods(1, 60, "at-least-once").await;
     let walpost = parts.kept.run().await;
-    let first = parts.insert(20).await;
-    parts.is_oldest(&first).await;
-    parts.is_over(&first).await;
+    parts.insert(1).await;
+    parts.kept.delivered().await;
+    parts.is_over("first_6").await;
+    let other = parts.postgres().client().await;
+    let lock = "BEGIN; LOCK TABLE ONLY public.outbox IN ROW EXCLUSIVE MODE";
+    other.batch_execute(lock).await.expect("locked");
+    let (code, said) = parts.prune(&["--lock-timeout", "10ms", "--partitions-ahead", "0s"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    let is_left = |why: &str| said.matches(&format!("partition left{why}")).count();
+    assert_eq!(is_left(": other sessions keep the table locked"), 3, "{said}");
+    assert!(is_left(", as those before it") >= 3, "{said}");
+    assert!(said.contains("public.outbox_default: 0 rows deleted"), "{said}");
+    // Longer than a writer that waits too may wait.
+    let (code, said) = parts.prune(&["--lock-timeout", "600ms"]).await;
+    let why = "it must be at most half of deadlock_timeout, which is 1s on this server";
+    assert!(code == Some(78) && said.contains(why), "{code:?} {said}");
+    other.batch_execute("COMMIT").await.expect("unlocked");
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signal_ends_the_pause_after_a_partition() {
+    let parts = Parts::with_periods(1, 60, "at-least-once").await;
+    let walpost = parts.kept.run().await;
+    parts.insert(1).await;
+    parts.kept.delivered().await;
+    parts.is_over("first_3").await;
+    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = prune.args(["--older-than", "0s", "--partitions-ahead", "0s", "--sleep", "1h"]);
+    let prune = prune.start();
+    eventually(SHORT_TIMEOUT, "one is dropped", async || !parts.exists("first_1").await).await;
+    let asked = Instant::now();
+    prune.terminate();
+    let (code, said) = ended(&prune).await;
+    assert!(code == Some(1) && said.contains("stopped by a signal"), "{code:?} {said}");
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(parts.exists("first_2").await, "{said}");
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_of_an_old_partition_keeps_it_and_the_others_are_dropped() {
+    let (parts, walpost, first) = Parts::with_an_old_one().await;
     let second = parts.insert(20).await;
     parts.kept.delivered().await;
     parts.is_over(&second).await;
@@ -67,12 +109,7 @@ async fn a_writer_of_an_old_partition_keeps_it_and_the_others_are_dropped() {
 /// The server ends the transaction of a prune that is frozen with a lock on an old partition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_prune_blocks_only_writers_of_the_old_partition_and_not_for_long() {
-    let parts = Parts::with_periods(3, 60, "at-least-once").await;
-    let walpost = parts.kept.run().await;
-    let first = parts.insert(20).await;
-    parts.is_oldest(&first).await;
-    parts.kept.delivered().await;
-    parts.is_over(&first).await;
+    let (parts, walpost, first) = Parts::with_an_old_one().await;
     let prune = parts.kept.fixture.command("prune").args(["--older-than", "0s"]);
     let prune = prune.args(["--partitions-ahead", "60s"]);
     let prune = prune.args(["--state-topic", &parts.kept.topic]);

@@ -113,17 +113,36 @@ async fn a_role_needs_the_rights_of_the_owner() {
     parts.kept.fixture.source = parts.postgres().url_for("pruner");
     let postgres = parts.postgres();
     let prune = async || parts.prune(&["--partitions-ahead", "150s"]).await;
-    let (code, said) = prune().await;
-    let needed = "made and dropped by its owner: GRANT \"keeper\" TO this user";
-    assert!(code == Some(78) && said.contains(needed), "{code:?} {said}");
-    postgres.execute("GRANT keeper TO pruner").await;
-    let (code, said) = prune().await;
-    let needed = "GRANT CREATE ON SCHEMA \"public\" TO \"keeper\"";
-    assert!(code == Some(78) && said.contains(needed), "{code:?} {said}");
-    postgres.execute("GRANT CREATE ON SCHEMA public TO keeper").await;
+    let grant_owner = "GRANT keeper TO pruner; ALTER TABLE public.outbox_default OWNER TO postgres;
+                       GRANT SELECT, DELETE ON public.outbox_default TO pruner";
+    let other = format!(
+        "ALTER TABLE public.outbox_default OWNER TO keeper; ALTER TABLE {first} OWNER TO postgres;
+         GRANT SELECT, DELETE ON {first} TO pruner"
+    );
+    for (needed, code, remedy) in [
+        ("made and dropped by its owner: GRANT \"keeper\" TO this user", 78, grant_owner),
+        (
+            "GRANT CREATE ON SCHEMA \"public\" TO \"keeper\"",
+            78,
+            "GRANT CREATE ON SCHEMA public TO keeper",
+        ),
+        ("its default partition has another owner", 78, &other),
+        (
+            "partition left: only its owner may drop it: GRANT \"postgres\" TO this user",
+            1,
+            &format!("ALTER TABLE {first} OWNER TO keeper"),
+        ),
+    ] {
+        for dry in
+            [&["--dry-run", "--partitions-ahead", "150s"][..], &["--partitions-ahead", "150s"]]
+        {
+            let (found, said) = parts.prune(dry).await;
+            assert!(found == Some(code) && said.contains(needed), "{found:?} {said}");
+        }
+        postgres.execute(remedy).await;
+    }
     let (code, said) = prune().await;
     assert!(code == Some(0) && !parts.exists(&first).await, "{code:?} {said}");
-    assert!(said.contains("partition made"), "{said}");
     let owners = "SELECT string_agg(DISTINCT pg_get_userbyid(relowner), ' ') FROM pg_class
                    WHERE relname LIKE 'outbox_p2%' AND relkind = 'r'";
     assert_eq!(postgres.query_text(owners).await.as_deref(), Some("keeper"));

@@ -1,0 +1,189 @@
+//! Proves that a large default partition has no rows of the periods that are to be made.
+//!
+//! PostgreSQL reads the default partition when another one is attached, and nobody can write to it
+//! meanwhile. It does not if a valid CHECK constraint excludes the rows
+//! (<https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-DESC-ATTACH-PARTITION>).
+//! Such a constraint is added without looking at rows, and validated beside writers; once the
+//! partitions are attached it is dropped.
+//!
+//! While there is the constraint, and not yet the partition, a row of these periods is an error. So
+//! they begin later than validating may take, a constraint that a killed run has left is dropped by
+//! the next one, and a small default partition does without it.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::periods::{Period, Unmade};
+use super::tree::{Kind, PartitionedTable, TimeKey};
+use crate::outbox::TableName;
+use crate::retention::error::{PruneError, database};
+use crate::retention::prune::{LOCK_ATTEMPTS, LOCK_PAUSE, pause};
+
+/// The constraint's name.
+const NAME: &str = "prune_partitions_ahead";
+
+/// A default partition of this size is read in some milliseconds.
+const SMALL_BYTES: i64 = 16 << 20;
+
+/// Periods begin later than this.
+const SOONEST: Duration = Duration::from_secs(20);
+
+/// How long validating may take; at most half of the time until the first period begins.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A constraint that excludes rows from the default partition.
+pub(super) struct Exclusion<'a> {
+    default: &'a TableName,
+}
+
+/// Drops the constraint that a killed run has left.
+pub(super) async fn clean(
+    client: &Client,
+    table: &PartitionedTable,
+    wait: Duration,
+) -> Result<(), PruneError> {
+    let Some(default) = table.default() else { return Ok(()) };
+    let exclusion = Exclusion { default: &default.name };
+    if exclusion.exists(client).await? { exclusion.end(client, wait).await } else { Ok(()) }
+}
+
+/// Excludes rows of these periods from a default partition that is not small. Periods that begin too
+/// soon are removed. `Ok(None)`: there is nothing to exclude.
+pub(super) async fn exclude<'a>(
+    client: &Client,
+    table: &'a PartitionedTable,
+    TimeKey { column, kind, .. }: &TimeKey,
+    periods: &mut Vec<Period>,
+    (wait, is_stopped): (Duration, &AtomicBool),
+) -> Result<Result<Option<Exclusion<'a>>, Unmade>, PruneError> {
+    let Some(default) = table.default().filter(|default| default.kind == Kind::Table) else {
+        return Ok(Ok(None));
+    };
+    let exclusion = Exclusion { default: &default.name };
+    let failed = database(&default.name, "asking for its size");
+    let sql = "SELECT pg_catalog.pg_relation_size($1::pg_catalog.oid::pg_catalog.regclass)";
+    let row = client.query_one(sql, &[&default.oid]).await;
+    let bytes: i64 = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+    if bytes <= SMALL_BYTES {
+        return Ok(Ok(None));
+    }
+    periods.retain(|period| period.begins_in > SOONEST.as_secs_f64());
+    let Some(first) = periods.first() else { return Ok(Ok(None)) };
+    let limit = LIMIT.min(Duration::from_secs_f64(first.begins_in / 2.0));
+    let outside = periods.iter().map(|Period { lower, upper, .. }| (lower, upper));
+    let outside = contiguous(outside).into_iter().map(|(lower, upper)| {
+        format!("({column} < {lower}::{kind} OR {column} >= {upper}::{kind})")
+    });
+    let outside = outside.collect::<Vec<_>>().join(" AND ");
+    let name = &default.name;
+    let add = format!("ALTER TABLE ONLY {name} ADD CONSTRAINT {NAME} CHECK ({outside}) NOT VALID");
+    if !exclusion.briefly(client, &add, (wait, is_stopped)).await? {
+        return Ok(Err(Unmade::Locked));
+    }
+    crate::crash_points::point!("default_excluded");
+    // It stops if this program is gone; not all platforms have that.
+    let _ = client.batch_execute("SET client_connection_check_interval = 1000").await;
+    let set = format!("SET statement_timeout = {}", limit.as_millis());
+    let failed = database(name, "looking for rows that belong to other partitions");
+    client.batch_execute(&set).await.map_err(&failed)?;
+    let validate = format!("ALTER TABLE ONLY {name} VALIDATE CONSTRAINT {NAME}");
+    let validated = client.batch_execute(&validate).await;
+    client.batch_execute("SET statement_timeout = 0").await.map_err(&failed)?;
+    let Err(error) = validated else { return Ok(Ok(Some(exclusion))) };
+    exclusion.end(client, wait).await?;
+    match error.code() {
+        Some(&SqlState::QUERY_CANCELED) => Ok(Err(Unmade::Slow)),
+        Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED) => {
+            Ok(Err(Unmade::Locked))
+        }
+        // A row that was written since they were looked for.
+        Some(&SqlState::CHECK_VIOLATION) => Ok(Err(Unmade::Occupied)),
+        _ => Err(failed(error)),
+    }
+}
+
+impl Exclusion<'_> {
+    /// Drops the constraint.
+    pub(super) async fn end(&self, client: &Client, wait: Duration) -> Result<(), PruneError> {
+        let Self { default } = self;
+        let drop = format!("ALTER TABLE ONLY {default} DROP CONSTRAINT IF EXISTS {NAME}");
+        // Whatever stops the run: a row of a period that has no partition would be an error.
+        if self.briefly(client, &drop, (wait, &AtomicBool::new(false))).await? {
+            return Ok(());
+        }
+        Err(PruneError::Table {
+            table: (*default).clone(),
+            problem: format!(
+                "other sessions keep the default partition locked, and it has a constraint of this command, \
+                 with which it refuses rows of the periods to come: run it again, or ALTER TABLE {default} \
+                 DROP CONSTRAINT {NAME}"
+            ),
+        })
+    }
+
+    async fn exists(&self, client: &Client) -> Result<bool, PruneError> {
+        let failed = database(self.default, "looking at its constraints");
+        let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint
+                                   WHERE conrelid = pg_catalog.to_regclass($1)::pg_catalog.oid
+                                     AND conname::pg_catalog.text = $2)";
+        let row = client.query_one(sql, &[&self.default.to_string(), &NAME]).await;
+        row.and_then(|row| row.try_get(0)).map_err(failed)
+    }
+
+    /// Runs a statement that locks the default partition for a moment; false: other sessions keep it
+    /// locked.
+    async fn briefly(
+        &self,
+        client: &Client,
+        statement: &str,
+        (wait, is_stopped): (Duration, &AtomicBool),
+    ) -> Result<bool, PruneError> {
+        let failed = database(self.default, "changing its constraints");
+        let sql =
+            format!("BEGIN; SET LOCAL lock_timeout = {}; {statement}; COMMIT", wait.as_millis());
+        for attempt in 0..LOCK_ATTEMPTS {
+            if attempt > 0 && !pause(LOCK_PAUSE, is_stopped).await {
+                break;
+            }
+            let Err(error) = client.batch_execute(&sql).await else { return Ok(true) };
+            if error.code().is_some() {
+                client.batch_execute("ROLLBACK").await.map_err(&failed)?;
+            }
+            match error.code() {
+                Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED) => {}
+                _ => return Err(failed(error)),
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The ranges, of which those that follow each other are one.
+fn contiguous<'a>(
+    ranges: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Vec<(&'a String, &'a String)> {
+    let mut found: Vec<(&String, &String)> = Vec::new();
+    for (lower, upper) in ranges {
+        match found.last_mut() {
+            Some(last) if last.1 == lower => last.1 = upper,
+            _ => found.push((lower, upper)),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::contiguous;
+
+    #[test]
+    fn ranges_that_follow_each_other_are_one() {
+        let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        let [a, b, c, d, e] = &names;
+        assert_eq!(contiguous([(a, b), (b, c), (d, e)].into_iter()), [(a, c), (d, e)]);
+        assert_eq!(contiguous(std::iter::empty()), []);
+    }
+}
