@@ -152,10 +152,10 @@ pub(super) async fn missing(
     let ranges = table.partitions.iter().filter(|one| !one.is_default);
     let (lower, upper): (Vec<_>, Vec<_>) =
         ranges.map(|one| (one.lower.as_deref(), one.upper.as_deref())).unzip();
-    let is_finite = |end: &Option<&str>| end.is_some_and(|end| !end.ends_with("infinity"));
-    if !lower.iter().zip(&upper).any(|(lower, upper)| is_finite(lower) && is_finite(upper)) {
+    let is_finite = |end: Option<&str>| end.is_some_and(|end| !end.ends_with("infinity"));
+    if !lower.iter().zip(&upper).any(|(lower, upper)| is_finite(*lower) && is_finite(*upper)) {
         // A range without an end has all times to come.
-        if upper.iter().any(|upper| !is_finite(upper)) {
+        if upper.iter().any(|upper| !is_finite(*upper)) {
             return Ok(Vec::new());
         }
         return Err(problem(
