@@ -134,6 +134,36 @@ async fn only_delivered_rows_are_deleted(delivery: &'static str) {
     oracle::judge(&kept.all().await, std::iter::empty(), &records).assert_exact();
 }
 
+/// walpost has compared the server once it delivers again, without being started again itself.
+async fn restarted_server_is_compared(delivery: &'static str) {
+    let kept = Kept::new(delivery).await;
+    let walpost = kept.run().await;
+    let mut deleted = 0;
+    for how in [Stop::Fast, Stop::Immediate, Stop::Fast] {
+        kept.fixture.postgres.execute(&insert(20, 5)).await;
+        kept.fixture.confirmed(LONG_TIMEOUT).await;
+        kept.fixture.postgres.stop(how, SHORT_TIMEOUT).await;
+        kept.fixture.postgres.start_again().await;
+        kept.fixture.postgres.execute(&insert(20, 5)).await;
+        kept.delivered().await;
+        deleted += 40;
+        let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+        assert!(code == Some(0) && said.contains("40 rows deleted"), "{how:?}: {said}");
+        assert_eq!(kept.deleted_ones_are_published().await, deleted);
+    }
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_server_is_compared_at_least_once() {
+    restarted_server_is_compared("at-least-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_server_is_compared_exactly_once() {
+    restarted_server_is_compared("exactly-once").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_delivered_rows_are_deleted_at_least_once() {
     only_delivered_rows_are_deleted("at-least-once").await;

@@ -20,7 +20,9 @@ use crate::metrics::Metrics;
 use crate::position::Checkpoint;
 use crate::relay::backoff::{Backoff, backoff};
 use crate::relay::core::{CommitAt, Core};
-use crate::source::{Feed, Horizon, LastTransaction, ReceivedTransactions, SlotError, SourceError};
+use crate::source::{
+    Feed, Horizon, LastTransaction, ReceivedTransactions, ServerIdentity, SlotError, SourceError,
+};
 use crate::state::{
     Bookmark, Delivered, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
     unix_ms,
@@ -189,6 +191,14 @@ impl StateKeeper {
         let delivered = state.delivered.get_or_insert_with(|| Delivered::new(xmax, server_ms));
         if self.pending.is_none() && delivered.is_due(at_ms) && below > delivered.from {
             self.pending = Some(Bookmark { below, lsn, at_ms });
+        }
+    }
+
+    /// The server whose history is known to be the one that was published: after a restart, once it
+    /// was compared with what was received before.
+    pub(super) fn note_server(&mut self, server: &ServerIdentity) {
+        if let Some(state) = &mut self.state {
+            state.server_started = server.postmaster_start;
         }
     }
 

@@ -211,6 +211,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if let (Some(horizon), Some(keeper)) = (figures.horizon, &mut self.state) {
                 keeper.note_horizon(horizon);
             }
+            if let Some(keeper) = &mut self.state {
+                keeper.note_server(session.identity());
+            }
             self.diagnostics.stats.metrics.slot(figures);
         }
     }
