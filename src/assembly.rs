@@ -34,7 +34,7 @@ use crate::sink::{
     self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, TransactionalSink, WaitsFor,
 };
 use crate::source::{self, CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
-use crate::state::{KafkaStateStore, StateStore, UnfinishedRows};
+use crate::state::{StateStore, UnfinishedRows, kafka_state, kafka_state_with_events};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -91,13 +91,13 @@ fn relay_from<P: Source>(
     let (core, sink, store) = match config.delivery.mode {
         DeliveryMode::AtLeastOnce => {
             let sink = KafkaSink::new(&kafka, Arc::clone(&metrics))?;
-            let store = topic.map(|topic| KafkaStateStore::new(properties.clone(), topic));
+            let store = topic.map(|topic| kafka_state(properties.clone(), topic));
             (core, ConfiguredSink::Idempotent(sink), store)
         }
         DeliveryMode::ExactlyOnce => {
             let sink = TransactionalSink::new(&kafka, Arc::clone(&metrics))?;
             let store = topic.map(|topic| {
-                KafkaStateStore::with_events(properties.clone(), topic, sink.transactions())
+                kafka_state_with_events(properties.clone(), topic, sink.transactions())
             });
             (core.exactly_once(), ConfiguredSink::Transactional(sink), store)
         }
@@ -130,7 +130,7 @@ pub(crate) fn state_store(
     let topic = config.delivery.state_topic.as_ref()?;
     let properties = kafka.clone();
     let source = KafkaSource::new(move || Ok(properties.clone()));
-    Some((Box::new(KafkaStateStore::new(source, topic)), state_topic(topic)))
+    Some((Box::new(kafka_state(source, topic)), state_topic(topic)))
 }
 
 /// What a state topic is called in messages.
@@ -248,6 +248,9 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
     if let Some(topic) = profile.topic_of_all().filter(|topic| !allowed.allows(topic)) {
         return Err(invalid(format!("all events go to `{topic}`, which it does not have: add it")));
     }
+    if config.sink == SinkKind::Redis {
+        return redis_router(config, profile, allowed);
+    }
     let reserved = config.delivery.state_topic.clone();
     let is_reserved = |topic: &str| reserved.as_deref() == Some(topic);
     if profile.topic_of_all().is_some_and(|topic| is_reserved(&topic))
@@ -257,6 +260,20 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
         return Err(config.invalid(Setting::DeliveryStateTopic, &reason));
     }
     Ok(Router::new(profile).allowing(allowed.without(reserved)))
+}
+
+/// The same for Redis. Dead letters have a stream of their own, by their topic: no event may name it.
+fn redis_router(
+    config: &Config,
+    profile: Profile,
+    allowed: TopicsAllowed,
+) -> Result<Router, ConfigError> {
+    let reserved = config.poison.dead_letter_topic.clone();
+    if profile.topic_of_all().is_some_and(|topic| topic == reserved) {
+        let reason = "events go to this topic: name another one";
+        return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
+    }
+    Ok(Router::new(profile).allowing(allowed.without(Some(reserved))))
 }
 
 /// The format of the records.

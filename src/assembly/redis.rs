@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
@@ -14,7 +15,10 @@ use crate::relay::{CommitLimits, Relay, StateSettings, StopHandle, Until, stop_c
 use crate::sink::redis::{Claims, owner_key};
 use crate::sink::{ConfiguredSink, RedisConfig, RedisSink, RedisSource, RedisUrl};
 use crate::source::{self, Source};
-use crate::state::{RedisStateStore, StateStore};
+use crate::state::{StateStore, redis_state};
+
+/// A write of the position that takes this long counts as failing.
+const WRITE_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) fn relay_from<P: Source>(
     (source, core): (P, Core),
@@ -24,7 +28,7 @@ pub(super) fn relay_from<P: Source>(
 ) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
     let redis = redis_config(config, environment)?;
     let (source_of_redis, claims) = (redis_source(config, environment), Claims::default());
-    let store = RedisStateStore::new(source_of_redis.clone(), claims.clone(), true);
+    let store = redis_state(source_of_redis.clone(), claims.clone(), true);
     let sink = RedisSink::new(&redis, source_of_redis, claims, Arc::clone(&metrics))?;
     let (handle, stop) = stop_channel();
     let settings = relay_settings(config, until);
@@ -36,7 +40,7 @@ pub(super) fn relay_from<P: Source>(
 /// Where an operator's command finds the position, and what that is called.
 pub(super) fn state_store(config: &Config) -> (Box<dyn StateStore>, String) {
     let source = redis_source(config, &Environment::of_process());
-    (Box::new(RedisStateStore::new(source, Claims::default(), false)), place(config))
+    (Box::new(redis_state(source, Claims::default(), false)), place(config))
 }
 
 fn place(config: &Config) -> String {
@@ -56,8 +60,8 @@ fn state_settings(config: &Config) -> StateSettings {
         commits: CommitLimits {
             interval: config.delivery.commit_interval,
             bytes: config.delivery.transaction_bytes,
-            // Nothing is committed by it; a write that takes this long has failed already.
-            timeout: std::time::Duration::from_secs(60),
+            // Nothing is committed by it.
+            timeout: WRITE_LIMIT / 3,
         },
     }
 }
@@ -75,6 +79,11 @@ pub(crate) fn redis_config(
         let reason = "dead letters go to a stream of this name (poison.dead_letter_topic): name \
                       another one";
         return Err(config.invalid(Setting::RedisStream, &reason));
+    }
+    if config.poison.too_large == Policy::DeadLetter {
+        let reason = "a dead letter has the payload of its event, and Redis does not accept that \
+                      either: set `halt` or `skip`";
+        return Err(config.invalid(Setting::PoisonTooLarge, &reason));
     }
     if redis.ca_file.is_some() && !url.tls {
         let reason = "has no effect without TLS: write rediss:// in redis.url";

@@ -6,7 +6,7 @@ use super::findings::{Finding, Findings};
 use crate::assembly::redis::redis_config;
 use crate::config::{Config, Environment};
 use crate::sink::RedisConfig;
-use crate::sink::redis::{Failure, ServerFacts, connect, inspect, owner_key};
+use crate::sink::redis::{Failure, REWRITE, ServerFacts, connect, inspect, owner_key};
 
 const SUBJECT: &str = "Redis";
 
@@ -31,7 +31,7 @@ pub(super) async fn check(config: &Config, offline: bool, findings: &mut Finding
     }
     let asked = async {
         let connection = connect(&redis).await?;
-        inspect(&mut connection.client.clone(), &redis).await
+        inspect(&connection, &redis).await
     };
     let late = || Failure::Unreachable(format!("no answer within {TIMEOUT:?}"));
     let facts = tokio::time::timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(late()));
@@ -62,7 +62,13 @@ fn unusable(redis: &RedisConfig, failure: &Failure) -> Finding {
             "the checks that depend on it were skipped",
             "allow the user what docs/redis.md lists",
         ),
-        Failure::Unusable(_) | Failure::Fenced | Failure::Stream(_) => (
+        Failure::Unsupported(_) => (
+            "redis_cluster",
+            "cannot be used with walpost",
+            "`run` does not start: walpost does not follow a stream from node to node",
+            "name a server that is not part of a cluster in redis.url",
+        ),
+        Failure::Unusable(_) | Failure::Superseded | Failure::Fenced | Failure::Stream(_) => (
             "redis_unusable",
             "answers, and cannot be used",
             "nothing can be delivered, and PostgreSQL retains WAL meanwhile",
@@ -73,8 +79,13 @@ fn unusable(redis: &RedisConfig, failure: &Failure) -> Finding {
 }
 
 fn check_server(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
-    let version = facts.info("redis_version").unwrap_or_default();
+    let version = &facts.greeting.version;
     let text = format!("{} answers: Redis {version}", redis.url.address());
+    if version.is_empty() {
+        let text = format!("{text}(its version is not known: walpost's user may not use HELLO)");
+        findings.add(Finding::skipped((SUBJECT, "redis_version"), text));
+        return check_facts(redis, facts, findings);
+    }
     let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
     let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if number < VERSION_LEAST {
@@ -86,20 +97,17 @@ fn check_server(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Finding
         );
     }
     findings.add(Finding::ok((SUBJECT, "redis_server"), text));
-    if facts.info("cluster_enabled") == Some("1") {
-        findings.add(
-            Finding::error((SUBJECT, "redis_cluster"), "the server is a node of a Redis Cluster")
-                .why("walpost does not follow a stream from node to node")
-                .advice("name a server that is not part of a cluster in redis.url"),
-        );
-    }
-    if facts.info("role") == Some("slave") {
+    if facts.greeting.role == "replica" {
         findings.add(
             Finding::error((SUBJECT, "redis_replica"), "the server is a replica")
                 .why("it accepts no entries")
                 .advice("name the primary in redis.url"),
         );
     }
+    check_facts(redis, facts, findings);
+}
+
+fn check_facts(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
     check_durability(redis, facts, findings);
     check_replicas(redis, facts, findings);
     check_stream(redis, facts, findings);
@@ -139,11 +147,20 @@ fn check_durability(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Fin
         findings.add(
             Finding::warning((SUBJECT, "redis_appendfsync"), format!("appendfsync is {fsync}"))
                 .why(
-                    "when the machine of Redis crashes, entries of about the last second are lost \
+                    "when the machine of Redis crashes, entries of up to two seconds are lost \
                      although they were acknowledged; walpost then refuses to start (exit code 3) if \
                      PostgreSQL does not have them any more",
                 )
                 .command(command(redis, "CONFIG SET appendfsync always")),
+        );
+    } else if facts.setting(REWRITE) == Some("yes") {
+        findings.add(
+            Finding::warning((SUBJECT, "redis_rewrite"), format!("{REWRITE} is yes"))
+                .why(
+                    "while Redis rewrites its log, nothing is synced: when its machine crashes \
+                     then, entries of that time are lost although they were acknowledged",
+                )
+                .command(command(redis, &format!("CONFIG SET {REWRITE} no"))),
         );
     } else {
         findings.add(Finding::ok((SUBJECT, "redis_durability"), "each write is synced to the log"));
@@ -151,8 +168,14 @@ fn check_durability(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Fin
 }
 
 fn check_replicas(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
-    let replicas: u32 =
-        facts.info("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or_default();
+    let count = match facts.info("connected_slaves") {
+        Ok(count) => count,
+        Err(reason) => {
+            let text = format!("walpost's user may not see the replicas (INFO): {reason}");
+            return findings.add(Finding::skipped((SUBJECT, "redis_replicas"), text));
+        }
+    };
+    let replicas: u32 = count.and_then(|count| count.parse().ok()).unwrap_or_default();
     let wanted = redis.wait_replicas;
     if replicas < wanted {
         let text =
@@ -174,9 +197,13 @@ fn check_replicas(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findi
 
 fn check_stream(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
     let stream = &redis.stream;
-    match facts.kind.as_str() {
-        "stream" | "none" => {}
-        other => {
+    match facts.kind.as_deref() {
+        Ok("stream" | "none") => {}
+        Err(reason) => {
+            let text = format!("walpost's user may not see the type of {stream} (TYPE): {reason}");
+            findings.add(Finding::skipped((SUBJECT, "redis_stream_type"), text));
+        }
+        Ok(other) => {
             return findings.add(
                 Finding::error((SUBJECT, "redis_stream_type"), format!("{stream} is a {other}"))
                     .why("entries can be added to streams only")

@@ -63,6 +63,10 @@ pub(crate) enum AdoptError {
     )]
     Rows { place: String },
     #[error(
+        "the event at {position} is published already, as far as {place} tells: it cannot be skipped"
+    )]
+    Published { place: String, position: EventPosition },
+    #[error(
         "the event at {position} is not to come any more: walpost has passed everything that \
          commits before {acked} ({place})"
     )]
@@ -81,6 +85,8 @@ pub(crate) struct Positions {
     /// The position in the state topic, if there is one.
     pub(crate) state: Option<State>,
     cluster: Option<String>,
+    /// The last published event, if the store knows it.
+    published: Option<EventPosition>,
     /// The server's.
     pub(crate) timeline: u32,
     key: StateKey,
@@ -147,8 +153,8 @@ impl Positions {
                 opened = open(&mut *store, &key).await;
             }
         }
-        let (state, cluster) = read_from(opened, &place)?;
-        Ok(Self { control, found, state, cluster, timeline, key, store, place })
+        let (state, cluster, published) = read_from(opened, &place)?;
+        Ok(Self { control, found, state, cluster, published, timeline, key, store, place })
     }
 
     /// The slot's position.
@@ -170,7 +176,7 @@ impl Positions {
     /// that one.
     pub(crate) async fn read_again(&mut self) -> Result<(), AdoptError> {
         let opened = open(&mut *self.store, &self.key).await;
-        (self.state, self.cluster) = read_from(opened, &self.place)?;
+        (self.state, self.cluster, self.published) = read_from(opened, &self.place)?;
         Ok(())
     }
 
@@ -234,6 +240,9 @@ impl Positions {
         if state.partial.is_some_and(is_published) {
             return Err(AdoptError::Passed { place: self.place.clone(), position, acked });
         }
+        if self.published.is_some_and(|published| position <= published) {
+            return Err(AdoptError::Published { place: self.place.clone(), position });
+        }
         if let Err(at) = state.skipped.binary_search(&position) {
             state.skipped.insert(at, position);
         }
@@ -293,15 +302,15 @@ fn server_process(pid: Option<i32>) -> String {
     pid.map(|pid| format!(" (server process {pid})")).unwrap_or_default()
 }
 
-/// The position that was read, and the cluster's id.
-fn read_from(
-    opened: StateEvent,
-    place: &str,
-) -> Result<(Option<State>, Option<String>), AdoptError> {
+/// The position, the cluster's id, and the last published event, as far as the store has them.
+type Read = (Option<State>, Option<String>, Option<EventPosition>);
+
+/// What was read.
+fn read_from(opened: StateEvent, place: &str) -> Result<Read, AdoptError> {
     match opened {
-        StateEvent::Opened { state, cluster, .. } => Ok((state, cluster)),
+        StateEvent::Opened { state, cluster, published } => Ok((state, cluster, published)),
         StateEvent::Failed(failure) => Err(AdoptError::State { place: place.to_owned(), failure }),
-        StateEvent::Missing | StateEvent::Written => Ok((None, None)),
+        StateEvent::Missing | StateEvent::Written => Ok((None, None, None)),
     }
 }
 

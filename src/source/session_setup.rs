@@ -357,7 +357,8 @@ fn check_identity(
             Some(fork) if end <= fork => {}
             Some(fork) => {
                 let (found, known) = (found.timeline, known.timeline);
-                let error = SlotError::LostInFailover { found, known, fork, published: end };
+                let error =
+                    SlotError::LostInFailover { found, known, fork, published: end, store: None };
                 return Err(SourceError::Slot(error));
             }
             None => {

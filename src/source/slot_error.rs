@@ -107,9 +107,9 @@ pub enum SlotError {
     #[error(
         "the server was promoted from timeline {known} to {found} at {fork}, and walpost has received \
          everything up to {published}: the server lacks what is between these; nothing was published \
-         from it. Kafka may have events that its tables have not. With a state topic, `walpost recover` names \
-         them, and `walpost recover --apply` publishes what is missing, before walpost starts again; \
-         without one, start walpost again to continue from its slot's position"
+         from it. {} may have events that its tables have not. {}",
+        store.unwrap_or("Kafka"),
+        after_failover(*.store)
     )]
     LostInFailover {
         /// The server's timeline.
@@ -120,6 +120,8 @@ pub enum SlotError {
         fork: Lsn,
         /// The position up to which walpost has received, and may have published.
         published: Lsn,
+        /// The name of the destination, if its position is not kept in Kafka.
+        store: Option<&'static str>,
     },
 
     /// The server at this address is another one, or on another timeline.
@@ -268,6 +270,11 @@ pub enum SlotError {
         delivery_id: String,
     },
 
+    /// What is at the destination is not what walpost has published. The slot has everything that is not
+    /// confirmed.
+    #[error("{0}")]
+    Destination(String),
+
     /// Rows that the slot does not send are still to be published.
     #[error(
         "rows of the outbox that replication slot \"{slot}\" does not send are not all published yet \
@@ -359,6 +366,28 @@ pub enum SlotError {
         /// The flush LSN.
         from: Lsn,
     },
+}
+
+impl SlotError {
+    /// Whether the slot still has everything that is not confirmed to it.
+    pub(crate) fn keeps_slot(&self) -> bool {
+        matches!(self, Self::Destination(_))
+    }
+}
+
+/// What to do about events that only the destination has.
+fn after_failover(store: Option<&str>) -> &'static str {
+    match store {
+        None => {
+            "With a state topic, `walpost recover` names them, and `walpost recover --apply` \
+             publishes what is missing, before walpost starts again; without one, start walpost \
+             again to continue from its slot's position"
+        }
+        Some(_) => {
+            "`walpost adopt --apply` continues from the slot's position; after that, `walpost \
+             replay` publishes rows again that are still in the table"
+        }
+    }
 }
 
 fn lost_copy(because: Option<&str>) -> String {

@@ -9,10 +9,7 @@
 //!    that a former instance has committed: its transactions ended before the claim began. The end
 //!    of the partition would not do: another key's open transaction can hide what follows it.
 
-use std::future::Future;
 use std::ops::Deref;
-use std::pin::Pin;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,9 +19,11 @@ use rdkafka::message::Message as _;
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
-use tokio::sync::mpsc as events;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
-use super::{State, StateEvent, StateFailure, StateKey, StateStore};
+use super::handle::{self, Order, StoreHandle};
+use super::{State, StateEvent, StateFailure, StateKey};
 use crate::sink::{self, Callbacks, KafkaConfig, KafkaSource, Transactions};
 
 /// Timeout for each step.
@@ -46,71 +45,33 @@ const ACK_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The topic's only partition.
 const PARTITION: i32 = 0;
 
-/// A state topic.
-pub struct KafkaStateStore {
-    commands: mpsc::Sender<Command>,
-    events: events::UnboundedReceiver<StateEvent>,
-    /// Received by [`StateStore::wait`].
-    next: Option<StateEvent>,
+/// A state topic of these brokers, with a producer of its own. It reads the properties and connects
+/// each time that it is opened.
+pub fn kafka_state(kafka: KafkaSource, topic: &str) -> StoreHandle {
+    over(kafka, topic, OwnProducer(None))
 }
 
-enum Command {
-    Open(StateKey),
-    Write(State),
+/// A state topic of these brokers whose records are written in `transactions`, with the events.
+pub fn kafka_state_with_events(
+    kafka: KafkaSource,
+    topic: &str,
+    transactions: Transactions,
+) -> StoreHandle {
+    over(kafka, topic, transactions)
 }
 
-impl KafkaStateStore {
-    /// A store in `topic` of these brokers, with a producer of its own. It reads the properties and
-    /// connects each time that it is opened.
-    pub fn new(kafka: KafkaSource, topic: &str) -> Self {
-        Self::over(kafka, topic, OwnProducer(None))
-    }
-
-    /// A store in `topic` of these brokers whose records are written in `transactions`, with the
-    /// events.
-    pub fn with_events(kafka: KafkaSource, topic: &str, transactions: Transactions) -> Self {
-        Self::over(kafka, topic, transactions)
-    }
-
-    fn over(kafka: KafkaSource, topic: &str, writer: impl Writer + 'static) -> Self {
-        let (commands, orders) = mpsc::channel();
-        let (reports, events) = events::unbounded_channel();
-        let mut worker = Worker { kafka, topic: topic.to_owned(), writer, key: None };
-        thread::spawn(move || worker.work(&orders, &reports));
-        Self { commands, events, next: None }
-    }
-
-    fn order(&mut self, command: Command) {
-        if self.commands.send(command).is_err() {
-            let reason = "the thread of the state topic has ended".to_owned();
-            self.next = Some(StateEvent::Failed(StateFailure::Unavailable(reason)));
-        }
-    }
-}
-
-impl StateStore for KafkaStateStore {
-    fn open(&mut self, key: &StateKey) {
-        self.order(Command::Open(key.clone()));
-    }
-
-    fn write(&mut self, state: &State) {
-        self.order(Command::Write(state.clone()));
-    }
-
-    fn take_event(&mut self) -> Option<StateEvent> {
-        self.next.take().or_else(|| self.events.try_recv().ok())
-    }
-
-    fn wait(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {
-            if self.next.is_none() {
-                match self.events.recv().await {
-                    Some(event) => self.next = Some(event),
-                    None => std::future::pending().await,
-                }
-            }
-        })
-    }
+fn over(kafka: KafkaSource, topic: &str, writer: impl Writer + 'static) -> StoreHandle {
+    let (handle, orders) = StoreHandle::new("state topic");
+    let mut worker = Worker { kafka, topic: topic.to_owned(), writer, key: None };
+    thread::spawn(move || {
+        // Without it the channel is closed, which is seen with the first order.
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build()
+        else {
+            return;
+        };
+        worker.work(&runtime, orders);
+    });
+    handle
 }
 
 /// The transactional producer that writes the records. Its calls block.
@@ -221,20 +182,21 @@ type Failed = Option<StateFailure>;
 
 impl<W: Writer> Worker<W> {
     /// Executes orders until the store is gone.
-    fn work(
-        &mut self,
-        orders: &mpsc::Receiver<Command>,
-        reports: &events::UnboundedSender<StateEvent>,
-    ) {
+    fn work(&mut self, runtime: &Runtime, (mut orders, reports): handle::Worker) {
         loop {
-            let done = match orders.recv_timeout(IDLE_POLL_INTERVAL) {
-                Ok(Command::Open(key)) => self.open(key),
-                Ok(Command::Write(state)) => self.write(&state).map(|()| StateEvent::Written),
-                Err(RecvTimeoutError::Timeout) => {
+            // Only the wait is the runtime's: librdkafka's calls block.
+            let order =
+                runtime.block_on(async { timeout(IDLE_POLL_INTERVAL, orders.recv()).await });
+            let done = match order {
+                Ok(Some(Order::Open(key))) => self.open(key),
+                Ok(Some(Order::Write(state) | Order::Adopt(state))) => {
+                    self.write(&state).map(|()| StateEvent::Written)
+                }
+                Ok(None) => return,
+                Err(_) => {
                     self.writer.poll();
                     continue;
                 }
-                Err(RecvTimeoutError::Disconnected) => return,
             };
             let event = done.unwrap_or_else(|failure| {
                 self.key = None;

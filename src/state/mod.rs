@@ -9,6 +9,7 @@
 //! Only a transactional producer writes it: Kafka fences a former instance that still runs.
 
 mod delivered;
+mod handle;
 mod kafka;
 mod record;
 #[cfg(feature = "redis")]
@@ -21,11 +22,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::position::EventPosition;
 
 pub use self::delivered::{Bookmark, Delivered};
-pub use self::kafka::KafkaStateStore;
+pub use self::handle::StoreHandle;
 pub(crate) use self::kafka::{Newest, read_newest};
+pub use self::kafka::{kafka_state, kafka_state_with_events};
 pub use self::record::{ChosenRows, State, StateKey, UnfinishedRows, UnreadableState};
 #[cfg(feature = "redis")]
-pub use self::redis::RedisStateStore;
+pub(crate) use self::redis::redis_state;
 
 /// Where the position is kept. Every call returns at once; the outcome is an event.
 pub trait StateStore: Send {
@@ -90,6 +92,9 @@ pub enum StateFailure {
     /// A record cannot be read.
     #[error("{0}")]
     Unreadable(String),
+    /// What is at the destination is not what walpost has published: an operator must decide.
+    #[error("{0}")]
+    Diverged(String),
     /// Another walpost has opened the same key.
     #[error("another walpost with the same delivery.id has taken over")]
     Fenced,

@@ -1,106 +1,73 @@
 //! The position in the key beside a Redis stream: see [`crate::sink`]'s `redis` for its fields.
 //!
 //! A thread of its own has a connection of its own. Opening the key writes a claim, by which the
-//! sink's entries and this store's writes are those of one process.
+//! sink's entries and this store's writes are those of one process. A lost connection does not end the
+//! claim, since a new one makes the sink produce again what is in flight: the position is then written
+//! over another connection.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::time::{sleep, timeout};
 
-use super::{State, StateEvent, StateFailure, StateKey, StateStore};
+use super::handle::{Order, StoreHandle};
+use super::{State, StateEvent, StateFailure, StateKey};
 use crate::sink::redis::{
-    Claims, Connection, EntryId, Failure, Opened, RedisConfig, RedisSource, adopt, connect, nonce,
-    open, require_replicas, write_state,
+    Claims, Connection, EntryId, Failure, Opened, RedisConfig, RedisSource, adopt, connect,
+    lacks_replicas, nonce, open, owner_key, ping, write_state,
 };
 
 /// Timeout for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The state key of a stream.
-pub struct RedisStateStore {
-    commands: mpsc::UnboundedSender<Command>,
-    events: mpsc::UnboundedReceiver<StateEvent>,
-    /// Received by [`StateStore::wait`].
-    next: Option<StateEvent>,
-}
+/// How often an idle connection is tried.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-enum Command {
-    Open(StateKey),
-    Write(State),
-    Adopt(State),
-}
-
-impl RedisStateStore {
-    /// A store on this server, whose openings `claims` has. `checks`: a stream that somebody else
-    /// has written to, or deleted, cannot be opened; otherwise it can, to be adopted.
-    pub(crate) fn new(source: RedisSource, claims: Claims, checks: bool) -> Self {
-        let (commands, orders) = mpsc::unbounded_channel();
-        let (reports, events) = mpsc::unbounded_channel();
-        thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            // Without it the channel is closed, which is seen with the first order.
-            let Ok(runtime) = runtime else { return };
-            let worker = Worker { source, claims, checks, open: None };
-            runtime.block_on(worker.work(orders, &reports));
-            runtime.shutdown_background();
-        });
-        Self { commands, events, next: None }
-    }
-
-    fn order(&mut self, command: Command) {
-        if self.commands.send(command).is_err() {
-            let reason = "the thread of the state key has ended".to_owned();
-            self.next = Some(StateEvent::Failed(StateFailure::Unavailable(reason)));
-        }
-    }
-}
-
-impl StateStore for RedisStateStore {
-    fn open(&mut self, key: &StateKey) {
-        self.order(Command::Open(key.clone()));
-    }
-
-    fn write(&mut self, state: &State) {
-        self.order(Command::Write(state.clone()));
-    }
-
-    fn adopt(&mut self, state: &State) {
-        self.order(Command::Adopt(state.clone()));
-    }
-
-    fn take_event(&mut self) -> Option<StateEvent> {
-        self.next.take().or_else(|| self.events.try_recv().ok())
-    }
-
-    fn wait(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {
-            if self.next.is_none() {
-                match self.events.recv().await {
-                    Some(event) => self.next = Some(event),
-                    None => std::future::pending().await,
+/// A store in the state key of a stream of this server, whose openings `claims` has. `checks`: a
+/// stream that somebody else has written to, or deleted, cannot be opened; otherwise it can, to be
+/// adopted.
+pub(crate) fn redis_state(source: RedisSource, claims: Claims, checks: bool) -> StoreHandle {
+    let (handle, (orders, reports)) = StoreHandle::new("state key");
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        // Without it the channel is closed, which is seen with the first order.
+        let Ok(runtime) = runtime else { return };
+        let mut worker = Worker { source, claims, checks, orders, next: None, open: None };
+        runtime.block_on(async {
+            while let Some(order) = worker.next_order().await {
+                let event = worker.execute(order).await;
+                if reports.send(event).is_err() {
+                    return;
                 }
             }
-        })
-    }
+        });
+        runtime.shutdown_background();
+    });
+    handle
 }
 
 struct Worker {
     source: RedisSource,
     claims: Claims,
     checks: bool,
+    orders: UnboundedReceiver<Order>,
+    /// Received already.
+    next: Option<Order>,
     open: Option<OpenKey>,
 }
 
 /// The key that is open, and the connection to it.
 struct OpenKey {
-    connection: Connection,
+    /// `None`: it was lost.
+    connection: Option<Connection>,
     config: RedisConfig,
     owner: String,
     claim: String,
+    /// How many writes were tried under this claim. One that Redis executes late, over a lost
+    /// connection, does not replace a later one.
+    serial: u64,
     /// The highest generation that was used, as far as known.
     generation: u8,
     /// The stream's last id when it was opened.
@@ -108,55 +75,60 @@ struct OpenKey {
 }
 
 impl Worker {
-    /// Executes orders until the store is gone.
-    async fn work(
-        mut self,
-        mut orders: mpsc::UnboundedReceiver<Command>,
-        reports: &mpsc::UnboundedSender<StateEvent>,
-    ) {
-        while let Some(command) = orders.recv().await {
-            let step = async {
-                match command {
-                    Command::Open(key) => self.open(&key).await,
-                    Command::Write(state) => self.write(&state).await,
-                    Command::Adopt(state) => self.adopt(&state).await,
-                }
-            };
-            let late = || {
-                let reason = format!("Redis has not answered for {STEP_TIMEOUT:?}");
-                Err(StateFailure::Unavailable(reason))
-            };
-            let done = timeout(STEP_TIMEOUT, step).await.unwrap_or_else(|_| late());
-            let event = done.unwrap_or_else(|failure| {
-                self.open = None;
-                StateEvent::Failed(failure)
-            });
-            if reports.send(event).is_err() {
-                return;
+    /// The next order; `None`: the store is gone.
+    async fn next_order(&mut self) -> Option<Order> {
+        if let Some(order) = self.next.take() {
+            return Some(order);
+        }
+        loop {
+            let open = self.open.as_mut().filter(|open| open.connection.is_some());
+            tokio::select! {
+                biased;
+                order = self.orders.recv() => return order,
+                () = sleep(PING_INTERVAL), if open.is_some() => {}
+            }
+            // A write would find out too, and take as long as this.
+            if let Some(OpenKey { connection, config, .. }) = open
+                && let Some(used) = connection
+                && ping(&mut used.client, config).await.is_err()
+            {
+                *connection = None;
             }
         }
     }
 
-    async fn open(&mut self, key: &StateKey) -> Result<StateEvent, StateFailure> {
+    async fn execute(&mut self, order: Order) -> StateEvent {
+        let done = match order {
+            Order::Open(key) => self.open(&key).await,
+            Order::Write(state) => self.write(&state).await,
+            Order::Adopt(state) => self.adopt(&state).await,
+        };
+        done.unwrap_or_else(|failure| {
+            self.open = None;
+            StateEvent::Failed(failure.into())
+        })
+    }
+
+    async fn open(&mut self, key: &StateKey) -> Result<StateEvent, Failure> {
         self.open = None;
-        let config = self.source.read().map_err(StateFailure::Unavailable)?;
-        let connection = connect(&config).await?;
+        let config = self.source.read().map_err(Failure::Unusable)?;
+        let connection = within(connect(&config)).await?;
         let (owner, claim) = (key.names().to_string(), nonce());
         let mut client = connection.client.clone();
-        let opened = open(&mut client, &config, &owner, &claim).await?;
+        let opened = within(open(&mut client, &config, &owner, &claim)).await?;
         let (state, published, generation, found) = match opened {
             Opened::None(found) => {
                 let generation = found.map(EntryId::generation).unwrap_or_default();
                 (None, None, generation, found)
             }
             Opened::Others(other) => {
-                return Err(StateFailure::Unreadable(format!(
+                return Err(Failure::Unsupported(format!(
                     "stream {} belongs to another walpost, or another server or slot of this one: \
                      {other}, and this is {owner}. Set redis.stream to another stream; or, if the \
                      other one is gone for good, delete the state key {} and run `walpost adopt \
                      --apply`",
                     config.stream,
-                    crate::sink::redis::owner_key(&config.stream)
+                    owner_key(&config.stream)
                 )));
             }
             Opened::Ours(contents) => {
@@ -164,7 +136,7 @@ impl Worker {
                     contents.check(&config.stream)?;
                 }
                 let state = State::of_json(contents.state.as_bytes())
-                    .map_err(|error| StateFailure::Unreadable(error.to_string()))?;
+                    .map_err(|error| Failure::Unsupported(error.to_string()))?;
                 let found = contents.found;
                 let highest = found.map(EntryId::generation).unwrap_or_default();
                 let generation = highest.max(contents.generation);
@@ -175,52 +147,106 @@ impl Worker {
             }
         };
         if state.is_some() {
-            require_replicas(&mut client, &config).await?;
-            self.claims.set(Some(claim.clone()));
+            // Also if what follows fails: no other claim is in the key.
+            self.claims.set(claim.clone());
+            self.replicated(&mut client, &config).await?;
         }
-        self.open = Some(OpenKey { connection, config, owner, claim, generation, found });
+        let connection = Some(connection);
+        self.open =
+            Some(OpenKey { connection, config, owner, claim, serial: 0, generation, found });
         Ok(StateEvent::Opened { state, cluster: None, published })
     }
 
-    async fn write(&mut self, state: &State) -> Result<StateEvent, StateFailure> {
-        let OpenKey { connection, config, claim, .. } = self.open.as_ref().ok_or_else(not_open)?;
+    async fn write(&mut self, state: &State) -> Result<StateEvent, Failure> {
+        match self.try_write(state).await {
+            // Once more: the connection may have been lost long ago.
+            Err(Failure::Unreachable(_)) => self.try_write(state).await,
+            other => other,
+        }
+    }
+
+    async fn try_write(&mut self, state: &State) -> Result<StateEvent, Failure> {
+        let open = self.open.as_mut().ok_or_else(not_open)?;
+        let connection = if let Some(connection) = open.connection.take() {
+            connection
+        } else {
+            open.config = self.source.read().map_err(Failure::Unusable)?;
+            within(connect(&open.config)).await?
+        };
+        open.serial += 1;
         let mut client = connection.client.clone();
-        write_state(&mut client, config, claim, &state.to_json()).await?;
-        require_replicas(&mut client, config).await?;
+        let config = open.config.clone();
+        let (under, json) = ((open.claim.as_str(), open.serial), state.to_json());
+        let known = self.claims.acknowledged();
+        within(write_state(&mut client, &config, under, &json, known)).await?;
+        self.replicated(&mut client, &config).await?;
+        if let Some(open) = &mut self.open {
+            open.connection = Some(connection);
+        }
         Ok(StateEvent::Written)
     }
 
+    /// Waits until enough replicas have what this connection has written, or for another order. A
+    /// failure would have the key opened again, which makes nothing quicker. An operator's command does
+    /// not wait.
+    async fn replicated(
+        &mut self,
+        client: &mut redis::aio::MultiplexedConnection,
+        config: &RedisConfig,
+    ) -> Result<(), Failure> {
+        while let Some(reason) = lacks_replicas(client, config).await? {
+            match self.orders.try_recv() {
+                Ok(order) => self.next = Some(order),
+                Err(TryRecvError::Empty) if self.checks => continue,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+            }
+            return Err(Failure::Unusable(reason));
+        }
+        Ok(())
+    }
+
     /// Everything from now on has a higher generation than what is in the stream.
-    async fn adopt(&mut self, state: &State) -> Result<StateEvent, StateFailure> {
-        let OpenKey { connection, config, owner, claim, generation, found } =
+    async fn adopt(&mut self, state: &State) -> Result<StateEvent, Failure> {
+        let OpenKey { connection, config, owner, claim, generation, found, .. } =
             self.open.as_ref().ok_or_else(not_open)?;
-        let next = generation.checked_add(1).ok_or_else(|| {
-            StateFailure::Unreadable(format!(
-                "stream {} has had all 255 generations of ids, or an id that is as high: set \
+        let next = EntryId::next_generation(*generation).ok_or_else(|| {
+            Failure::Unsupported(format!(
+                "stream {} has had all 127 generations of ids, or an id that is as high: set \
                  redis.stream to another stream",
                 config.stream
             ))
         })?;
-        let mut client = connection.client.clone();
+        let mut client = connection.as_ref().ok_or_else(not_open)?.client.clone();
         let (who, behind) = ((owner.as_str(), claim.as_str()), (*found, next));
-        adopt(&mut client, config, who, behind, &state.to_json()).await?;
-        require_replicas(&mut client, config).await?;
-        Ok(StateEvent::Written)
+        let state = state.to_json();
+        within(adopt(&mut client, config, who, behind, &state)).await?;
+        match lacks_replicas(&mut client, config).await? {
+            None => Ok(StateEvent::Written),
+            Some(reason) => Err(Failure::Unusable(reason)),
+        }
     }
 }
 
-fn not_open() -> StateFailure {
-    StateFailure::Unavailable("it is not open".to_owned())
+/// The same within the time of a step.
+async fn within<T>(step: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let late = || Err(Failure::Unreachable(format!("Redis has not answered for {STEP_TIMEOUT:?}")));
+    timeout(STEP_TIMEOUT, step).await.unwrap_or_else(|_| late())
+}
+
+fn not_open() -> Failure {
+    Failure::Unusable("it is not open".to_owned())
 }
 
 impl From<Failure> for StateFailure {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Unreachable(reason) | Failure::Unusable(reason) => Self::Unavailable(reason),
+            Failure::Superseded => Self::Unavailable(failure.to_string()),
             Failure::Unauthenticated(reason) => Self::Unauthenticated(reason),
             Failure::Unauthorized(reason) => Self::Unauthorized(reason),
+            Failure::Unsupported(reason) => Self::Unreadable(reason),
+            Failure::Stream(reason) => Self::Diverged(reason),
             Failure::Fenced => Self::Fenced,
-            Failure::Stream(reason) => Self::Unreadable(reason),
         }
     }
 }

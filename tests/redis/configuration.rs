@@ -18,6 +18,11 @@ async fn settings_of_another_destination_are_errors() {
         ("[redis]\nca_file = '/ca.pem'\n", "rediss://"),
         ("[record]\nplace = ['n:partition']\n", "no partitions"),
         ("[poison]\ndead_letter_topic = 'orders'\n", "`redis.stream`"),
+        ("[poison]\ntoo_large = 'dead_letter'\n", "`poison.too_large`"),
+        (
+            "[record]\ntopic = 'all'\n[poison]\ndead_letter_topic = 'all'\n",
+            "`poison.dead_letter_topic`",
+        ),
     ] {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), toml).expect("it can be written");
@@ -69,6 +74,7 @@ async fn check_finds_what_would_lose_entries() {
     }
     for (setting, level, code) in [
         ("maxmemory-policy allkeys-lru", "error", "redis_eviction"),
+        ("no-appendfsync-on-rewrite yes", "warning", "redis_rewrite"),
         ("appendfsync everysec", "warning", "redis_appendfsync"),
         ("appendonly no", "warning", "redis_appendonly"),
     ] {
@@ -88,6 +94,45 @@ async fn check_finds_what_would_lose_entries() {
     has(&codes(&fixture, &[]).await, "error", "redis_credentials");
     fixture.url = "redis://127.0.0.1:1".to_owned();
     has(&codes(&fixture, &[]).await, "error", "redis_unreachable");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_of_a_cluster_is_refused() {
+    let redis = Redis::builder().setting("cluster-enabled", "yes").start().await;
+    // It has all slots, so that it accepts the stream for now.
+    let _: String = redis.command("CLUSTER ADDSLOTSRANGE 0 16383").await;
+    eventually(SHORT_TIMEOUT, "the cluster works", async || {
+        redis.try_command::<String>("SET x y").await.is_ok()
+    })
+    .await;
+    let fixture = RedisFixture::bare(redis).await;
+    has(&codes(&fixture, &[]).await, "error", "redis_cluster");
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("Redis Cluster is not supported"), "{said}");
+    let (code, said) = fixture.ended("adopt", &["--apply"]).await;
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains("Redis Cluster is not supported"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_needs_no_further_rights_and_says_what_it_skips() {
+    let user = format!("walpost {}", super::security::RULES);
+    let redis = Redis::builder().setting("user", &user).start().await;
+    let mut fixture = RedisFixture::bare(redis).await;
+    fixture.url = fixture.url.replace("redis://", "redis://walpost:s3cret@");
+    fixture.adopt().await;
+    let found = codes(&fixture, &[]).await;
+    for (level, code) in [
+        ("ok", "redis_server"),
+        ("ok", "redis_stream"),
+        ("skipped", "redis_settings"),
+        ("skipped", "redis_replicas"),
+        ("skipped", "redis_stream_type"),
+    ] {
+        has(&found, level, code);
+    }
+    assert!(found.iter().all(|(level, _)| level != "error"), "{found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Proxy, Redis, eventually};
+use walpost_bed::{Major, Postgres, Proxy, Redis, Stop, eventually};
 
 use super::fixture::{RedisFixture, STREAM};
 
@@ -84,6 +84,81 @@ async fn redis_set_back_to_what_is_confirmed_gets_the_rest_again() {
     let walpost = fixture.run().await;
     fixture.assert_exact().await;
     stop(walpost).await;
+}
+
+/// Events in the stream lie between the position and the end of WAL of a promoted server: its own events
+/// at these positions are others, and would count as added.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promoted_server_without_events_of_the_stream_is_refused() {
+    let server = Postgres::builder(Major::V15).own_identity().start().await;
+    let fixture = RedisFixture::over(server, Redis::start().await).await;
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.insert(10, 5).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+    let postgres = &fixture.inner.postgres;
+    assert!(postgres.stop(Stop::Fast, LONG_TIMEOUT).await, "it stops");
+    let saved = postgres.snapshot_data();
+    postgres.start_again().await;
+    fixture.insert(50, 5).await;
+    // Dies before it writes the position.
+    let walpost = fixture.command("run").env("FAILPOINTS", "acknowledged=49*off->return").start();
+    walpost.wait(SHORT_TIMEOUT).await.expect("it dies");
+    assert_eq!(fixture.redis.length(STREAM).await, 60);
+    assert!(postgres.stop(Stop::Fast, LONG_TIMEOUT).await, "it stops");
+    postgres.restore_data(&saved);
+    postgres.make_standby();
+    postgres.start_again().await;
+    postgres.promote().await;
+    // Its WAL passes the last event of the stream.
+    for _ in 0..10 {
+        fixture.insert(100, 5).await;
+    }
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("the server was promoted from timeline 1 to 2"), "{said}");
+    assert!(!said.contains("walpost recover"), "Redis has no such command: {said}");
+    assert_eq!(fixture.redis.length(STREAM).await, 60);
+    // The advice of the message.
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    // What came before the slot's position on this server may be there once more.
+    assert!(fixture.redis.length(STREAM).await >= 1060);
+    stop(walpost).await;
+}
+
+/// A failover behind one address, for a client that does not see it: the claim is there, and the newest
+/// entries are not. What a replica that was behind would have is put there by hand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn position_is_not_written_past_entries_that_were_lost() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.insert(10, 5).await;
+    fixture.assert_exact().await;
+    let key = format!("walpost:{{{STREAM}}}");
+    let field =
+        async |name: &str| fixture.redis.command::<String>(&format!("HGET {key} {name}")).await;
+    let (state, last, top) = (field("state").await, field("last").await, field("top").await);
+    fixture.insert(5, 5).await;
+    fixture.assert_exact().await;
+    for entry in &fixture.redis.entries(STREAM).await[10..] {
+        let _: u32 = fixture.redis.command(&format!("XDEL {STREAM} {}", entry.id)).await;
+    }
+    let _: String = fixture.redis.command(&format!("XSETID {STREAM} {top}")).await;
+    assert!(!state.contains(' '), "one word");
+    let set = format!("HSET {key} last {last} top {top} state {state}");
+    let _: u32 = fixture.redis.command(&set).await;
+    // No event: only the position is to be written.
+    fixture.inner.postgres.execute("SELECT pg_logical_emit_message(true, 'other', 'x')").await;
+    let (code, said) = ended(&walpost).await;
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains("Redis has acknowledged") || said.contains("has lost"), "{said}");
+    assert_eq!(field("state").await, state, "it was written past what was lost");
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("may be missing in Redis"), "{said}");
 }
 
 /// Written to the log once a second: what a killed process has acknowledged is in the kernel.

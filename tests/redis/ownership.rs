@@ -1,17 +1,24 @@
 //! A stream belongs to one walpost, server and slot, and nobody else writes to it.
 
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
-use walpost_bed::{Major, Postgres, Redis, eventually};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
+use walpost_bed::{Major, Postgres, Redis, Walpost, eventually};
 
 use super::fixture::{RedisFixture, STREAM};
 
 async fn refused(fixture: &RedisFixture, part: &str) -> String {
-    let before = fixture.redis.entries(STREAM).await.len();
+    let before = fixture.redis.length(STREAM).await;
     let (code, said) = fixture.ended("run", &[]).await;
-    assert_ne!(code, Some(0), "{said}");
+    assert_eq!(code, Some(3), "{said}");
     assert!(said.contains(part), "{said}");
-    assert_eq!(fixture.redis.entries(STREAM).await.len(), before, "something was added");
+    assert_eq!(fixture.redis.length(STREAM).await, before, "something was added");
     said
+}
+
+/// A running walpost ends, since an operator has to decide.
+async fn halted(walpost: &Walpost, part: &str) {
+    let (code, said) = ended(walpost).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains(part), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,9 +43,8 @@ async fn entries_of_another_writer_stop_delivery_until_an_operator_adopts_them()
     fixture.confirmed(LONG_TIMEOUT).await;
     let _: String = fixture.redis.command(&format!("XADD {STREAM} * topic foreign")).await;
     fixture.insert(10, 3).await;
-    walpost.await_line("another writer", SHORT_TIMEOUT).await;
+    halted(&walpost, "another writer").await;
     assert_eq!(fixture.redis.entries(STREAM).await.len(), 11, "nothing is added behind it");
-    walpost.kill9().await;
     refused(&fixture, "another writer").await;
     fixture.adopt().await;
     let walpost = fixture.run().await;
@@ -58,14 +64,63 @@ async fn deleted_stream_stops_delivery_until_an_operator_adopts_it() {
     fixture.confirmed(LONG_TIMEOUT).await;
     let _: u32 = fixture.redis.command(&format!("DEL {STREAM}")).await;
     fixture.insert(5, 3).await;
-    walpost.await_line("does not exist any more", SHORT_TIMEOUT).await;
-    walpost.kill9().await;
+    halted(&walpost, "does not exist any more").await;
     refused(&fixture, "does not exist any more").await;
     fixture.adopt().await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
     assert_eq!(fixture.redis.entries(STREAM).await.len(), 5);
     stop(walpost).await;
+}
+
+/// Its ids begin at 0 again: what walpost adds next would fit, and what is missing would not show.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_deleted_and_made_again_stops_delivery() {
+    for make in [
+        format!("XGROUP CREATE {STREAM} readers $ MKSTREAM"),
+        format!("XADD {STREAM} 5-1 topic foreign"),
+    ] {
+        let fixture = RedisFixture::new().await;
+        let walpost = fixture.run().await;
+        fixture.insert(10, 3).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        let _: redis::Value = fixture.redis.command(&format!("DEL {STREAM}")).await;
+        let _: redis::Value = fixture.redis.command(&make).await;
+        fixture.insert(5, 3).await;
+        halted(&walpost, "made again").await;
+        refused(&fixture, "made again").await;
+        let before = fixture.redis.length(STREAM).await;
+        fixture.adopt().await;
+        let walpost = fixture.run().await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        assert_eq!(fixture.redis.length(STREAM).await, before + 5, "{make}");
+        stop(walpost).await;
+    }
+}
+
+/// No event comes: the next write of the position finds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn position_is_not_written_for_a_stream_that_was_made_again() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.insert(10, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let _: redis::Value = fixture.redis.command(&format!("DEL {STREAM}")).await;
+    let make = format!("XGROUP CREATE {STREAM} readers $ MKSTREAM");
+    let _: redis::Value = fixture.redis.command(&make).await;
+    fixture.inner.postgres.execute("SELECT pg_logical_emit_message(true, 'other', 'x')").await;
+    halted(&walpost, "made again").await;
+}
+
+/// Ids have to be readable for clients with signed integers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ids_do_not_reach_two_to_the_63() {
+    let fixture = RedisFixture::bare(Redis::start().await).await;
+    let highest = 127_u64 << 56 | 1;
+    let _: String = fixture.redis.command(&format!("XADD {STREAM} {highest}-1 a b")).await;
+    let (code, said) = fixture.ended("adopt", &["--apply"]).await;
+    assert_ne!(code, Some(0));
+    assert!(said.contains("all 127 generations"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,6 +199,23 @@ async fn event_skipped_by_order_is_not_added() {
     })
     .await;
     fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+/// The entry is there, and a replay would count it as added: the order would have no effect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn event_that_is_in_the_stream_cannot_be_skipped() {
+    let fixture = RedisFixture::new().await;
+    fixture.insert(10, 3).await;
+    let walpost = fixture.command("run").env("FAILPOINTS", "acknowledged=9*off->return").start();
+    walpost.wait(SHORT_TIMEOUT).await.expect("it dies");
+    let entries = fixture.redis.entries(STREAM).await;
+    let position = entries[9].text("header:walpost.position").expect("a position");
+    let (code, said) = fixture.ended("skip", &["--position", position, "--apply"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is published already"), "{said}");
+    let walpost = fixture.run().await;
+    fixture.assert_exact().await;
     stop(walpost).await;
 }
 

@@ -6,8 +6,8 @@ use walpost_bed::{CertificateAuthority, Redis};
 use super::fixture::RedisFixture;
 
 /// What the page lists, for a user of walpost's own.
-const RULES: &str = "on >s3cret ~orders ~walpost.dead-letter ~walpost:{orders} resetchannels -@all +evalsha +eval \
-                     +script|load +xadd +xrange +xinfo|stream +xgroup|create +xgroup|destroy +hget \
+pub const RULES: &str = "on >s3cret ~orders ~walpost.dead-letter ~walpost:{orders} resetchannels -@all +evalsha +eval \
+                     +script|load +xadd +xinfo|stream +xgroup|create +xgroup|destroy +hget \
                      +hmget +hset +hdel +ping +wait +hello +auth +select";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

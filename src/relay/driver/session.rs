@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::state_keeper::StateOpened;
+use super::state_keeper::{StateKeeper, StateOpened};
 use super::{BACKOFF_LIMIT, Ended, Relay};
 use crate::lsn::Lsn;
 use crate::relay::backoff::{Backoff, backoff};
@@ -12,8 +12,8 @@ use crate::relay::run_result::{RelayError, Until};
 use crate::relay::standby::Standby;
 use crate::sink::Sink;
 use crate::source::{
-    Feed, OpenError, PublicationFingerprint, ReceivedTransactions, Resume, ServerIdentity, Source,
-    SourceError,
+    Feed, OpenError, PublicationFingerprint, ReceivedTransactions, Resume, ServerIdentity,
+    SlotError, Source, SourceError,
 };
 
 /// After a session of at least this duration, the next one is opened without delay.
@@ -95,7 +95,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     self.connected(&session);
                     return Ok(Opened::Session(Box::new(session)));
                 }
-                Err(error) => error,
+                Err(error) => self.named(error),
             };
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
                 standby.observe(holder);
@@ -117,6 +117,14 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 return Ok(Opened::Stopped);
             }
         }
+    }
+
+    /// The same error, with the name of the destination if that is not Kafka.
+    fn named(&self, mut opened: OpenError) -> OpenError {
+        if let SourceError::Slot(SlotError::LostInFailover { store, .. }) = &mut opened.error {
+            *store = self.state.as_ref().and_then(StateKeeper::lossy_store);
+        }
+        opened
     }
 
     /// Maximum delay before the next attempt after this error; `None` if an operator must act.

@@ -139,7 +139,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Reads nothing more: the relay ends with `error` once the in-flight records are delivered.
     pub(super) fn begin_to_fail(&mut self, error: &SourceError) {
         self.core.session_lost();
-        let is_last_copy = matches!(error, SourceError::Slot(_));
+        let is_last_copy = matches!(error, SourceError::Slot(error) if !error.keeps_slot());
         self.shutdown.cause = Some(Cause::Failed { is_last_copy });
         self.diagnostics.stats.metrics.enter(Phase::Stopping);
     }
@@ -232,7 +232,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let records = self.core.undelivered().max(self.core.uncommitted().0);
         let from = self.core.confirmable();
         match error {
-            SourceError::Slot(error) if records > 0 => {
+            SourceError::Slot(error) if records > 0 && !error.keeps_slot() => {
                 let error = Box::new(error);
                 SourceError::Slot(SlotError::Undelivered { error, records, from })
             }

@@ -177,6 +177,11 @@ impl StateKeeper {
         }
     }
 
+    /// The name of the store, if it may lose writes that it has acknowledged.
+    pub(super) fn lossy_store(&self) -> Option<&'static str> {
+        self.settings.lossy_store
+    }
+
     /// Everything that committed before this LSN may be confirmed.
     pub(super) fn covered(&self) -> Lsn {
         self.state.as_ref().map(|state| state.acked_upto).unwrap_or_default()
@@ -238,13 +243,20 @@ impl StateKeeper {
         }
         self.overdue_at = now + limit;
         self.metrics.state_failures.add(1);
-        let trouble =
-            format!("no broker has ended the transaction of the position within {limit:?}");
-        tracing::warn!(
-            topic = self.settings.topic,
-            error = trouble,
-            "the state topic cannot be used: nothing is confirmed to PostgreSQL until it can"
-        );
+        let trouble = if self.settings.lossy_store.is_some() {
+            let trouble = format!("the position was not written within {limit:?}");
+            warn_of_key(&self.settings.topic, &trouble);
+            trouble
+        } else {
+            let trouble =
+                format!("no broker has ended the transaction of the position within {limit:?}");
+            tracing::warn!(
+                topic = self.settings.topic,
+                error = trouble,
+                "the state topic cannot be used: nothing is confirmed to PostgreSQL until it can"
+            );
+            trouble
+        };
         self.metrics.state_trouble(Some(trouble));
     }
 
@@ -336,12 +348,22 @@ impl StateKeeper {
                     return Err(self.taken_over());
                 }
                 self.own[0] = state.as_ref().map(id);
-                tracing::info!(topic = self.settings.topic, "the state topic can be written again");
+                let name = &self.settings.topic;
+                if self.settings.lossy_store.is_some() {
+                    tracing::info!(key = name, "the state key can be written again");
+                } else {
+                    tracing::info!(topic = name, "the state topic can be written again");
+                }
                 // What was being written may be durable or not: it is written again.
                 (self.phase, self.state) = (Phase::Open, state);
                 self.metrics.state_trouble(None);
             }
-            StateEvent::Failed(failure) => self.failed(&failure, core),
+            StateEvent::Failed(failure) => {
+                self.failed(&failure, core);
+                if let StateFailure::Diverged(reason) = failure {
+                    return Err(SourceError::Slot(SlotError::Destination(reason)));
+                }
+            }
             StateEvent::Missing => {
                 let reason = "it does not exist any more".to_owned();
                 self.failed(&StateFailure::Unavailable(reason), core);
@@ -372,10 +394,7 @@ impl StateKeeper {
             // The sink uses the same server: an outage of hours is logged once.
             let is_new = self.failure.as_ref() != Some(failure);
             if is_new {
-                tracing::warn!(
-                    key = topic, error = %failure,
-                    "the state key cannot be used: nothing is confirmed to PostgreSQL until it can"
-                );
+                warn_of_key(topic, &failure.to_string());
             }
             self.failure = Some(failure.clone());
         } else {
@@ -504,8 +523,13 @@ impl StateKeeper {
         if let Some(fork) = session.end_of_timeline(state.timeline)
             && needed > fork
         {
-            let (found, known, published) = (timeline, state.timeline, needed);
-            return Err(SlotError::LostInFailover { found, known, fork, published });
+            return Err(SlotError::LostInFailover {
+                found: timeline,
+                known: state.timeline,
+                fork,
+                published: needed,
+                store: self.settings.lossy_store,
+            });
         }
         if state.timeline > timeline {
             let known = format!("timeline {} of the server", state.timeline);
@@ -538,6 +562,14 @@ impl StateKeeper {
         }
         Ok(())
     }
+}
+
+fn warn_of_key(key: &str, error: &str) {
+    tracing::warn!(
+        key,
+        error,
+        "the state key cannot be used: nothing is confirmed to PostgreSQL until it can"
+    );
 }
 
 fn id(state: &State) -> RecordId {

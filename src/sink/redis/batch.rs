@@ -37,6 +37,8 @@ pub(super) struct Batch {
     pub(super) published: Vec<(String, Published)>,
     /// When its first entry was produced.
     pub(super) since: Instant,
+    /// The size of the largest value of an entry, in bytes.
+    pub(super) largest: u64,
     bytes: usize,
 }
 
@@ -55,7 +57,7 @@ impl Batch {
             .arg(after.to_string())
             .arg(&keys.maxlen);
         let (seqs, published) = (Vec::new(), Vec::new());
-        Self { command, seqs, last: after, published, since: now, bytes: 0 }
+        Self { command, seqs, last: after, published, since: now, largest: 0, bytes: 0 }
     }
 
     /// Adds the entry of a record.
@@ -86,6 +88,7 @@ impl Batch {
         let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
         self.count(record.topic, bytes as u64);
         self.bytes += record.bytes();
+        self.largest = self.largest.max(largest(record));
         self.seqs.push(seq);
         self.last = id;
     }
@@ -106,6 +109,14 @@ impl Batch {
     pub(super) fn is_full(&self) -> bool {
         self.seqs.len() >= ENTRIES_MAX || self.bytes >= BYTES_MAX
     }
+}
+
+/// The size of the largest value of a record's entry, in bytes.
+pub(super) fn largest(record: &Record<'_>) -> u64 {
+    let headers = record.headers.iter().filter_map(|header| header.value.as_ref());
+    let headers = headers.map(|value| value.len());
+    let own = [record.key, record.value].into_iter().flatten().map(<[u8]>::len);
+    own.chain(headers).max().unwrap_or_default() as u64
 }
 
 /// The number of names and values of a record's entry.

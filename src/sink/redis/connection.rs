@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::config::RedisConfig;
-use super::failure::Failure;
+use super::failure::{CLUSTER, Failure};
 
 /// Timeout for each address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,7 +32,27 @@ const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(15);
 /// An open connection. It is closed on drop, whatever is in flight.
 pub(crate) struct Connection {
     pub(crate) client: MultiplexedConnection,
+    pub(crate) greeting: Greeting,
     driver: JoinHandle<()>,
+}
+
+/// What a server says of itself (<https://redis.io/docs/latest/commands/hello/>); empty if the user
+/// may not ask.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Greeting {
+    pub(crate) version: String,
+    /// `standalone`, `sentinel` or `cluster`.
+    pub(crate) mode: String,
+    /// `master` or `replica`.
+    pub(crate) role: String,
+}
+
+impl Connection {
+    /// Completes when the server has closed the connection. Cancel-safe; not to be called again then.
+    pub(super) async fn closed(&mut self) {
+        // It ends with an error, or is not needed any more.
+        let _ = (&mut self.driver).await;
+    }
 }
 
 impl Drop for Connection {
@@ -41,8 +61,17 @@ impl Drop for Connection {
     }
 }
 
-/// Connects and logs in.
+/// Connects and logs in. Refuses a node of a Redis Cluster: streams move from node to node there.
 pub(crate) async fn connect(config: &RedisConfig) -> Result<Connection, Failure> {
+    let connection = log_in(config).await?;
+    if connection.greeting.mode == "cluster" {
+        let address = config.url.address();
+        return Err(Failure::Unsupported(format!("{address} is a node of a cluster: {CLUSTER}")));
+    }
+    Ok(connection)
+}
+
+async fn log_in(config: &RedisConfig) -> Result<Connection, Failure> {
     let address = config.url.address();
     let stream = dial(config).await?;
     let silent = || {
@@ -111,7 +140,30 @@ where
     // The worker has timeouts of its own.
     let settings = AsyncConnectionConfig::new().set_response_timeout(None);
     let (client, driver) = MultiplexedConnection::new_with_config(&info, stream, settings).await?;
-    Ok(Connection { client, driver: tokio::spawn(driver) })
+    let greeting = Greeting::default();
+    let mut connection = Connection { client, greeting, driver: tokio::spawn(driver) };
+    let answer = redis::cmd("HELLO").query_async::<Vec<Value>>(&mut connection.client).await;
+    match answer.map_err(Failure::from) {
+        Ok(answer) => connection.greeting = greeting_of(&answer),
+        Err(failure @ (Failure::Unreachable(_) | Failure::Unauthenticated(_))) => {
+            return Err(failure);
+        }
+        Err(_) => {}
+    }
+    Ok(connection)
+}
+
+fn greeting_of(answer: &[Value]) -> Greeting {
+    let of = |name: &str| {
+        let mut pairs = answer.chunks_exact(2);
+        let pair =
+            pairs.find(|pair| matches!(&pair[0], Value::BulkString(one) if one == name.as_bytes()));
+        match pair.map(|pair| &pair[1]) {
+            Some(Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
+            _ => String::new(),
+        }
+    };
+    Greeting { version: of("version"), mode: of("mode"), role: of("role") }
 }
 
 fn tls(config: &RedisConfig) -> Result<ClientConfig, Failure> {

@@ -11,6 +11,9 @@ use crate::position::EventPosition;
 
 const LSN_BITS: u32 = 56;
 
+/// The highest generation: ids stay below 2^63, which is what clients with signed integers can read.
+const GENERATION_MAX: u8 = 127;
+
 /// The id of an entry of a stream. `0-0` is before the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct EntryId {
@@ -24,6 +27,11 @@ impl EntryId {
         let lsn = position.commit_lsn.as_u64();
         let high = (lsn >> LSN_BITS == 0).then(|| u64::from(generation) << LSN_BITS | lsn)?;
         Some(Self { high, low: u64::from(position.ordinal) + 1 })
+    }
+
+    /// The generation after this one, if there is one.
+    pub(crate) fn next_generation(generation: u8) -> Option<u8> {
+        (generation < GENERATION_MAX).then(|| generation + 1)
     }
 
     /// Parses an id as Redis writes it.
@@ -68,7 +76,7 @@ mod tests {
             (1, position(16, 0)),
             (1, position(most, u32::MAX)),
             (2, position(0, 0)),
-            (255, position(most, u32::MAX)),
+            (GENERATION_MAX, position(most, u32::MAX)),
         ];
         let ids = given.map(|(generation, at)| EntryId::of(generation, at).expect("an id"));
         assert!(ids.is_sorted() && ids[0] > EntryId::default());
@@ -77,6 +85,9 @@ mod tests {
             assert_eq!(EntryId::from_text(&id.to_string()), Some(id));
         }
         assert_eq!(EntryId::of(1, position(most + 1, 0)), None);
+        assert!(ids[5].high <= i64::MAX.unsigned_abs());
+        let next = EntryId::next_generation;
+        assert_eq!((next(0), next(126), next(127), next(255)), (Some(1), Some(127), None, None));
     }
 
     #[test]

@@ -4,6 +4,10 @@ use redis::{ErrorKind, RedisError};
 
 use crate::sink::{Condition, Fault};
 
+/// What to do about a node of a Redis Cluster.
+pub(super) const CLUSTER: &str =
+    "Redis Cluster is not supported: name a server that is not part of one in redis.url";
+
 /// Why Redis cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
@@ -19,6 +23,12 @@ pub(crate) enum Failure {
     /// It answers, and cannot add entries now.
     #[error("{0}")]
     Unusable(String),
+    /// It cannot be used with walpost at all.
+    #[error("{0}")]
+    Unsupported(String),
+    /// This process has opened the state key again since.
+    #[error("this walpost has opened the state key again")]
+    Superseded,
     /// Another walpost holds the slot, or the state key is gone.
     #[error("another walpost has taken over the stream, or its state key was deleted")]
     Fenced,
@@ -33,11 +43,17 @@ impl Failure {
         Some(match self {
             Self::Unreachable(reason) => Condition::Unreachable(reason),
             Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
-            Self::Unauthorized(reason) | Self::Unusable(reason) | Self::Stream(reason) => {
-                Condition::Stalled { reason, fault: Fault::Brokers }
-            }
-            Self::Fenced => return None,
+            Self::Unauthorized(reason)
+            | Self::Unusable(reason)
+            | Self::Unsupported(reason)
+            | Self::Stream(reason) => Condition::Stalled { reason, fault: Fault::Brokers },
+            Self::Fenced | Self::Superseded => return None,
         })
+    }
+
+    /// Whether it is the reply to a value that is larger than `proto-max-bulk-len`.
+    pub(super) fn is_of_size(&self) -> bool {
+        matches!(self, Self::Unusable(reply) if reply.contains("invalid bulk length"))
     }
 
     /// From the text of an error reply, which begins with its code.
@@ -60,9 +76,7 @@ impl Failure {
             "READONLY" => {
                 Self::Unusable(with("this server is a replica: name the primary in redis.url"))
             }
-            "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Unusable(with(
-                "Redis Cluster is not supported: name a server that is not part of one",
-            )),
+            "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Unsupported(with(CLUSTER)),
             "NOREPLICAS" => Self::Unusable(with("min-replicas-to-write: see to the replicas")),
             "MISCONF" => {
                 Self::Unusable(with("see Redis' log: it cannot write its data to the disk"))
@@ -96,7 +110,6 @@ mod tests {
         for (reply, part) in [
             ("OOM command not allowed", "raise maxmemory"),
             ("READONLY You can't write against a read only replica.", "name the primary"),
-            ("MOVED 3999 127.0.0.1:6381", "not supported"),
             ("LOADING Redis is loading the dataset in memory", "loading the dataset"),
         ] {
             let failure = Failure::of_reply(reply);
@@ -106,5 +119,10 @@ mod tests {
         let unauthenticated = Failure::of_reply("NOAUTH Authentication required.");
         assert!(matches!(unauthenticated, Failure::Unauthenticated(_)));
         assert!(matches!(Failure::of_reply("NOPERM x"), Failure::Unauthorized(_)));
+        let cluster = Failure::of_reply("MOVED 3999 127.0.0.1:6381");
+        assert!(
+            matches!(cluster, Failure::Unsupported(reason) if reason.contains("not supported"))
+        );
+        assert!(Failure::of_reply("ERR Protocol error: invalid bulk length").is_of_size());
     }
 }

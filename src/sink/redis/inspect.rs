@@ -2,27 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use redis::aio::MultiplexedConnection;
-
 use super::config::{RedisConfig, owner_key};
+use super::connection::{Connection, Greeting};
 use super::failure::Failure;
 
-/// What a server reports of itself and of the stream.
+/// What a server reports of itself and of the stream. What the user may not read is the reason.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerFacts {
-    info: BTreeMap<String, String>,
-    /// Why the user may not read them.
+    pub(crate) greeting: Greeting,
+    info: Result<BTreeMap<String, String>, String>,
     pub(crate) settings: Result<BTreeMap<String, String>, String>,
     /// Whether the state key exists.
     pub(crate) has_state: bool,
     /// The type of the stream's key: `stream`, or `none` if it does not exist.
-    pub(crate) kind: String,
+    pub(crate) kind: Result<String, String>,
 }
 
 impl ServerFacts {
-    /// A line of `INFO`.
-    pub(crate) fn info(&self, name: &str) -> Option<&str> {
-        self.info.get(name).map(String::as_str)
+    /// A line of `INFO`; `Err`: it may not be read.
+    pub(crate) fn info(&self, name: &str) -> Result<Option<&str>, &str> {
+        let info = self.info.as_ref().map_err(String::as_str)?;
+        Ok(info.get(name).map(String::as_str))
     }
 
     /// A setting, if it may be read.
@@ -33,26 +33,46 @@ impl ServerFacts {
 
 /// Reads them.
 pub(crate) async fn inspect(
-    client: &mut MultiplexedConnection,
+    connection: &Connection,
     config: &RedisConfig,
 ) -> Result<ServerFacts, Failure> {
-    let text: String = redis::cmd("INFO").query_async(client).await?;
-    let info = text.lines().filter_map(|line| line.split_once(':'));
-    let info = info.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
+    let client = &mut connection.client.clone();
+    let text = redis::cmd("INFO").query_async::<String>(client).await;
+    let info = permitted(text)?.map(|text| {
+        let lines = text.lines().filter_map(|line| line.split_once(':'));
+        lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+    });
     let mut settings = Ok(BTreeMap::new());
-    for name in ["maxmemory", "maxmemory-policy", "appendonly", "appendfsync"] {
+    for name in ["maxmemory", "maxmemory-policy", "appendonly", "appendfsync", REWRITE] {
         let mut command = redis::cmd("CONFIG");
-        let pair: Result<Vec<String>, _> = command.arg("GET").arg(name).query_async(client).await;
-        match (pair, &mut settings) {
+        let pair = command.arg("GET").arg(name).query_async::<Vec<String>>(client).await;
+        match (permitted(pair)?, &mut settings) {
             (Ok(pair), Ok(found)) => {
                 found.extend(pair.get(1).map(|value| (name.to_owned(), value.clone())));
             }
-            (Err(error), _) => settings = Err(Failure::from(error).to_string()),
+            (Err(reason), _) => settings = Err(reason),
             (Ok(_), Err(_)) => {}
         }
     }
-    let kind: String = redis::cmd("TYPE").arg(&config.stream).query_async(client).await?;
-    let exists: u32 =
-        redis::cmd("EXISTS").arg(owner_key(&config.stream)).query_async(client).await?;
-    Ok(ServerFacts { info, settings, has_state: exists > 0, kind })
+    let kind = redis::cmd("TYPE").arg(&config.stream).query_async::<String>(client).await;
+    let kind = permitted(kind)?;
+    // By a command that `run` needs too.
+    let mut owner = redis::cmd("HGET");
+    owner.arg(owner_key(&config.stream)).arg("owner");
+    let owner: Option<String> = owner.query_async(client).await?;
+    let greeting = connection.greeting.clone();
+    Ok(ServerFacts { greeting, info, settings, has_state: owner.is_some(), kind })
+}
+
+/// Whether writes to the log are not synced while it is rewritten.
+pub(crate) const REWRITE: &str = "no-appendfsync-on-rewrite";
+
+/// The answer, or why the user may not have it.
+fn permitted<T>(answer: redis::RedisResult<T>) -> Result<Result<T, String>, Failure> {
+    match answer.map_err(Failure::from) {
+        Ok(answer) => Ok(Ok(answer)),
+        // Managed servers have no CONFIG at all.
+        Err(Failure::Unauthorized(reason) | Failure::Unusable(reason)) => Ok(Err(reason)),
+        Err(failure) => Err(failure),
+    }
 }

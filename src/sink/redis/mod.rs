@@ -11,7 +11,9 @@
 //! one fails, those behind it are refused, since the event before them is missing. Then everything
 //! from the flush LSN on is produced again, on a new connection that first reads the last event.
 //!
-//! What the state key cannot tell is what Redis has lost itself: see `docs/redis.md`.
+//! Redis may lose what it has acknowledged, state key and stream together. So the sink remembers the
+//! last id that was acknowledged to this process, and neither adds entries nor writes the position
+//! behind a lost one: see `docs/redis.md`.
 
 mod batch;
 mod claims;
@@ -26,14 +28,14 @@ mod streams;
 mod url;
 mod worker;
 
-pub(crate) use claims::Claims;
+pub(crate) use claims::{Claims, nonce};
 pub(crate) use config::owner_key;
 pub use config::{RedisConfig, RedisSource};
 pub(crate) use connection::{Connection, connect};
 pub(crate) use entry_id::EntryId;
 pub(crate) use failure::Failure;
-pub(crate) use inspect::{ServerFacts, inspect};
+pub(crate) use inspect::{REWRITE, ServerFacts, inspect};
 pub(crate) use script::{Opened, adopt, open, write_state};
 pub use streams::RedisSink;
 pub use url::RedisUrl;
-pub(crate) use worker::{nonce, require_replicas};
+pub(crate) use worker::{lacks_replicas, ping};

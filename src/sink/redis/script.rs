@@ -11,6 +11,10 @@
 //! | `last` | the id of the last event that was handled: in the stream, or among the dead letters |
 //! | `top` | the last id of the stream itself |
 //! | `state` | walpost's position, in JSON |
+//! | `serial` | how many times it was written under this claim |
+//!
+//! Every script compares the stream's own last id with `top`: `XINFO` has it also after trimming, and a
+//! stream that was deleted and made again has another one.
 //!
 //! A script is atomic: nothing of it is replicated, or written to the log, without the rest
 //! (<https://redis.io/docs/latest/develop/programmability/eval-intro/>).
@@ -20,6 +24,7 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
 
+use super::claims::is_own;
 use super::config::{RedisConfig, owner_key};
 use super::entry_id::EntryId;
 use super::failure::Failure;
@@ -38,6 +43,17 @@ local function top(key)
 end
 ";
 
+/// Whether the first of two ids is lower. As text, since Lua's numbers have 53 bits.
+const LESS: &str = "
+local function less(a, b)
+  local function pad(id)
+    local high, low = string.match(id, '^(%d+)-(%d+)$')
+    return string.rep('0', 20 - #high) .. high .. string.rep('0', 20 - #low) .. low
+  end
+  return pad(a) < pad(b)
+end
+";
+
 /// KEYS: stream, state key. ARGV: owner, claim.
 const OPEN: &str = "
 local owner = redis.call('HGET', KEYS[2], 'owner')
@@ -46,7 +62,7 @@ if type(found) == 'table' then return found end
 if not owner then return {'none', found, '', '', '', ''} end
 if owner ~= ARGV[1] then return {owner, found, '', '', '', ''} end
 redis.call('HSET', KEYS[2], 'claim', ARGV[2])
-redis.call('HDEL', KEYS[2], 'writer')
+redis.call('HDEL', KEYS[2], 'writer', 'serial')
 local h = redis.call('HMGET', KEYS[2], 'generation', 'last', 'top', 'state')
 return {'ok', found, h[1] or '', h[2] or '', h[3] or '', h[4] or ''}
 ";
@@ -64,23 +80,30 @@ if found == '' then
   redis.call('XGROUP', 'DESTROY', KEYS[1], 'walpost.adopt')
   found = '0-0'
 end
-redis.call('HDEL', KEYS[2], 'writer')
+redis.call('HDEL', KEYS[2], 'writer', 'serial')
 redis.call('HSET', KEYS[2], 'owner', ARGV[1], 'claim', ARGV[2], 'generation', ARGV[4],
   'last', found, 'top', found, 'state', ARGV[5])
 return 'ok'
 ";
 
-/// KEYS: state key. ARGV: claim, state.
+/// KEYS: stream, state key. ARGV: claim, serial, state, the last id that Redis has acknowledged. A
+/// position is not written past an entry that Redis has lost.
 const WRITE: &str = "
-if redis.call('HGET', KEYS[1], 'claim') ~= ARGV[1] then return 'fenced' end
-redis.call('HSET', KEYS[1], 'state', ARGV[2])
-return 'ok'
+local h = redis.call('HMGET', KEYS[2], 'claim', 'last', 'top', 'serial')
+if h[1] ~= ARGV[1] then return {'fenced', h[1] or ''} end
+if tonumber(h[4] or '0') >= tonumber(ARGV[2]) then return {'late', ''} end
+local found = top(KEYS[1])
+if type(found) == 'table' then return found end
+if found ~= h[3] then return {'top', found, h[3]} end
+if less(h[2], ARGV[4]) then return {'lost', h[2]} end
+redis.call('HSET', KEYS[2], 'state', ARGV[3], 'serial', ARGV[2])
+return {'ok'}
 ";
 
 /// KEYS: stream, state key. ARGV: claim, writer.
 const SYNC: &str = "
 local h = redis.call('HMGET', KEYS[2], 'claim', 'generation', 'last', 'top')
-if h[1] ~= ARGV[1] then return {'fenced', '', '', '', ''} end
+if h[1] ~= ARGV[1] then return {'fenced', h[1] or '', '', '', ''} end
 local found = top(KEYS[1])
 if type(found) == 'table' then return found end
 redis.call('HSET', KEYS[2], 'writer', ARGV[2])
@@ -90,24 +113,25 @@ return {'ok', found, h[2], h[3], h[4]}
 /// KEYS: stream, state key, stream of dead letters. ARGV: writer, the id of the event before the
 /// first entry, `MAXLEN` or the empty text, then for each entry: its id, 1 for a dead letter, the
 /// number of names and values, and these. Returns how many were added, and why not all.
-///
-/// That nobody else has added an entry is seen before; that nobody has deleted the stream, by
-/// `NOMKSTREAM`.
 const ADD: &str = "
-local h = redis.call('HMGET', KEYS[2], 'writer', 'last', 'top')
-if h[1] ~= ARGV[1] then return {0, 'fenced'} end
+local pcall, unpack, type, tonumber = redis.pcall, unpack, type, tonumber
+local ARGV, stream, maxlen = ARGV, KEYS[1], ARGV[3]
+local h = redis.call('HMGET', KEYS[2], 'writer', 'last', 'top', 'claim')
+if h[1] ~= ARGV[1] then return {0, 'fenced', h[4] or ''} end
 if h[2] ~= ARGV[2] then return {0, 'gap'} end
+local found = top(stream)
+if type(found) == 'table' then return found end
+if found ~= h[3] then return {0, 'top', found, h[3]} end
 local last, top, n, i, err = h[2], h[3], 0, 4, ''
-if #redis.call('XRANGE', KEYS[1], '(' .. top, '+', 'COUNT', 1) > 0 then return {0, 'foreign'} end
 while ARGV[i] do
   local id, dead, count, r = ARGV[i], ARGV[i + 1] == '1', tonumber(ARGV[i + 2]), nil
   i = i + 3
   if dead then
-    r = redis.pcall('XADD', KEYS[3], '*', unpack(ARGV, i, i + count - 1))
-  elseif ARGV[3] == '' then
-    r = redis.pcall('XADD', KEYS[1], 'NOMKSTREAM', id, unpack(ARGV, i, i + count - 1))
+    r = pcall('XADD', KEYS[3], '*', unpack(ARGV, i, i + count - 1))
+  elseif maxlen == '' then
+    r = pcall('XADD', stream, 'NOMKSTREAM', id, unpack(ARGV, i, i + count - 1))
   else
-    r = redis.pcall('XADD', KEYS[1], 'NOMKSTREAM', 'MAXLEN', '~', ARGV[3], id,
+    r = pcall('XADD', stream, 'NOMKSTREAM', 'MAXLEN', '~', maxlen, id,
       unpack(ARGV, i, i + count - 1))
   end
   if type(r) == 'table' then err = r.err break end
@@ -124,7 +148,8 @@ pub(super) const FIELDS_MAX: usize = 7000;
 
 static SCRIPTS: LazyLock<[Script; 5]> = LazyLock::new(|| {
     let with_top = |code: &str| Script::new(&format!("{TOP}{code}"));
-    [with_top(OPEN), with_top(ADOPT), Script::new(WRITE), with_top(SYNC), Script::new(ADD)]
+    let write = format!("{LESS}{WRITE}");
+    [with_top(OPEN), with_top(ADOPT), with_top(&write), with_top(SYNC), with_top(ADD)]
 });
 
 /// The script that adds entries, by its hash.
@@ -170,28 +195,22 @@ impl Contents {
 fn check_top(stream: &str, top: EntryId, found: Option<EntryId>) -> Result<(), Failure> {
     match found {
         Some(found) if found == top => Ok(()),
-        Some(found) if found > top => Err(foreign(stream, Some((found, top)))),
+        Some(found) if found > top => Err(Failure::Stream(format!(
+            "stream {stream} has entries of another writer (its last id is {found}, and walpost's is \
+             {top}): let nobody else write to it, or give walpost a stream of its own by \
+             redis.stream. `walpost adopt --apply` continues behind them"
+        ))),
         Some(found) => Err(Failure::Stream(format!(
             "stream {stream} ends at {found}, and walpost's last entry was {top}: the stream was \
-             replaced or restored. `walpost adopt --apply` continues behind what it has now"
+             deleted and made again, or restored. `walpost adopt --apply` continues behind what it \
+             has now; what it lacks is not published again by that"
         ))),
         None => Err(gone(stream)),
     }
 }
 
-/// Somebody else has added entries.
-pub(super) fn foreign(stream: &str, ids: Option<(EntryId, EntryId)>) -> Failure {
-    let ids = ids.map_or_else(String::new, |(found, top)| {
-        format!(" (its last one is {found}, and walpost's was {top})")
-    });
-    Failure::Stream(format!(
-        "stream {stream} has entries of another writer{ids}: let nobody else write to it, or give \
-         walpost a stream of its own by redis.stream. `walpost adopt --apply` continues behind them"
-    ))
-}
-
 /// The stream was deleted.
-pub(super) fn gone(stream: &str) -> Failure {
+fn gone(stream: &str) -> Failure {
     Failure::Stream(format!(
         "stream {stream} does not exist any more: it was deleted, evicted, or lost with Redis' data. \
          `walpost adopt --apply` creates it again and continues from the slot's position; what was \
@@ -251,16 +270,36 @@ pub(crate) async fn adopt(
     Err(Failure::Stream(why))
 }
 
-/// Writes the position.
+/// Writes the position, unless Redis lacks an entry up to `acknowledged`. `serial`: how many times it
+/// was written under this claim, with this one.
 pub(crate) async fn write_state(
     client: &mut MultiplexedConnection,
     config: &RedisConfig,
-    claim: &str,
+    (claim, serial): (&str, u64),
     state: &str,
+    acknowledged: EntryId,
 ) -> Result<(), Failure> {
-    let key = owner_key(&config.stream);
-    let result: String = SCRIPTS[2].key(key).arg(claim).arg(state).invoke_async(client).await?;
-    if result == "ok" { Ok(()) } else { Err(Failure::Fenced) }
+    let result: Vec<String> = SCRIPTS[2]
+        .key(&config.stream)
+        .key(owner_key(&config.stream))
+        .arg(claim)
+        .arg(serial)
+        .arg(state)
+        .arg(acknowledged.to_string())
+        .invoke_async(client)
+        .await?;
+    let result: Vec<_> = result.iter().map(String::as_str).collect();
+    match result.as_slice() {
+        ["ok"] => Ok(()),
+        ["fenced", holder] => Err(fenced(holder)),
+        ["top", found, top] => Err(moved(&config.stream, found, top)),
+        ["lost", last] => Err(Failure::Unusable(format!(
+            "the last event in stream {} has id {last}, and Redis has acknowledged {acknowledged}",
+            config.stream
+        ))),
+        ["late", _] => Err(Failure::Unusable("a later position is written already".to_owned())),
+        _ => Err(unexpected()),
+    }
 }
 
 /// Makes `writer` the only one that may add entries; returns the generation and the last event's id.
@@ -280,7 +319,7 @@ pub(super) async fn sync(
         .try_into()
         .map_err(|_| unexpected())?;
     if kind != "ok" {
-        return Err(Failure::Fenced);
+        return Err(fenced(&found));
     }
     let (generation, last, top) = parsed(&generation, &last, &top)?;
     check_top(&config.stream, top, EntryId::from_text(&found))?;
@@ -290,23 +329,35 @@ pub(super) async fn sync(
 /// The outcome of a batch of `count` entries.
 pub(super) fn added(reply: &Value, count: usize, stream: &str) -> Result<(), Failure> {
     let Value::Array(parts) = reply else { return Err(unexpected()) };
-    let [Value::Int(added), Value::BulkString(why)] = parts.as_slice() else {
-        return Err(unexpected());
+    let [Value::Int(added), why @ ..] = parts.as_slice() else { return Err(unexpected()) };
+    let text = |part: &Value| match part {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
     };
-    if why.is_empty() {
-        let is_all = usize::try_from(*added).is_ok_and(|added| added == count);
-        return if is_all { Ok(()) } else { Err(unexpected()) };
-    }
-    let why = String::from_utf8_lossy(why);
-    Err(match &*why {
-        "fenced" => Failure::Fenced,
-        "gap" => Failure::Unusable("a batch before this one was not added".to_owned()),
-        "foreign" => foreign(stream, None),
-        "gone" => gone(stream),
-        // Its id is not above the stream's last one, which is not walpost's then.
-        equal if equal.contains("equal or smaller") => foreign(stream, None),
-        reply => Failure::of_reply(reply),
+    let why: Option<Vec<_>> = why.iter().map(text).collect();
+    let why = why.ok_or_else(unexpected)?;
+    let why: Vec<_> = why.iter().map(String::as_str).collect();
+    Err(match why.as_slice() {
+        [""] if usize::try_from(*added).is_ok_and(|added| added == count) => return Ok(()),
+        ["fenced", holder] => fenced(holder),
+        ["gap"] => Failure::Unusable("a batch before this one was not added".to_owned()),
+        ["top", found, top] => moved(stream, found, top),
+        ["gone"] => gone(stream),
+        [""] => unexpected(),
+        [reply] => Failure::of_reply(reply),
+        _ => unexpected(),
     })
+}
+
+/// The claim of `holder` is in the state key instead of the one that was given.
+fn fenced(holder: &str) -> Failure {
+    if is_own(holder) { Failure::Superseded } else { Failure::Fenced }
+}
+
+/// The stream ends at `found`, which is not the last entry of walpost.
+fn moved(stream: &str, found: &str, top: &str) -> Failure {
+    let top = EntryId::from_text(top).unwrap_or_default();
+    check_top(stream, top, EntryId::from_text(found)).err().unwrap_or_else(unexpected)
 }
 
 fn parsed(generation: &str, last: &str, top: &str) -> Result<(u8, EntryId, EntryId), Failure> {
@@ -324,6 +375,7 @@ fn unexpected() -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::redis::claims::nonce;
 
     fn reply(added: i64, why: &str) -> Value {
         Value::Array(vec![Value::Int(added), Value::BulkString(why.as_bytes().to_vec())])
@@ -333,9 +385,15 @@ mod tests {
     fn a_batch_counts_as_added_only_if_each_entry_was() {
         assert_eq!(added(&reply(3, ""), 3, "s"), Ok(()));
         assert!(matches!(added(&reply(2, ""), 3, "s"), Err(Failure::Unusable(_))));
-        assert_eq!(added(&reply(0, "fenced"), 3, "s"), Err(Failure::Fenced));
-        for why in ["foreign", "gone", "ERR The ID specified in XADD is equal or smaller than x"] {
-            assert!(matches!(added(&reply(1, why), 3, "s"), Err(Failure::Stream(_))), "{why}");
+        let more = |why: &[&str]| {
+            let text = |why: &&str| Value::BulkString(why.as_bytes().to_vec());
+            let why = why.iter().map(text);
+            Value::Array([Value::Int(0)].into_iter().chain(why).collect())
+        };
+        assert_eq!(added(&more(&["fenced", "other"]), 3, "s"), Err(Failure::Fenced));
+        assert_eq!(added(&more(&["fenced", &nonce()]), 3, "s"), Err(Failure::Superseded));
+        for why in [&["top", "5-1", "4-1"][..], &["top", "0-0", "4-1"], &["gone"]] {
+            assert!(matches!(added(&more(why), 3, "s"), Err(Failure::Stream(_))), "{why:?}");
         }
         let full = added(&reply(1, "OOM command not allowed"), 3, "s");
         assert!(full.is_err_and(|error| error.to_string().contains("maxmemory")));
@@ -349,7 +407,7 @@ mod tests {
         assert_eq!(check_top("s", low, Some(low)), Ok(()));
         for (top, found, part) in [
             (low, Some(high), "another writer"),
-            (high, Some(low), "replaced or restored"),
+            (high, Some(low), "made again, or restored"),
             (low, None, "does not exist any more"),
         ] {
             let error = check_top("s", top, found).expect_err(part).to_string();

@@ -25,6 +25,8 @@ pub(super) enum Event {
     Added { epoch: u64, batch: Batch, at: Instant },
     /// The connection cannot be used any more.
     Failed { epoch: u64, failure: Failure },
+    /// Redis does not accept a value of that many bytes. [`Event::Failed`] follows.
+    TooLarge { epoch: u64, bytes: u64 },
     /// A state to be logged.
     Condition(Condition),
 }
@@ -37,8 +39,8 @@ pub(super) struct Synced {
     pub(super) generation: u8,
     /// The id of the last event that was handled.
     pub(super) last: EntryId,
-    /// The size of a value that the server accepts, in bytes.
-    pub(super) value_max: u64,
+    /// The size of a value that the server accepts, in bytes, if the user may ask for it.
+    pub(super) value_max: Option<u64>,
 }
 
 /// Events, and who waits for them.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::batch::{Batch, Keys, fields};
+use super::batch::{Batch, Keys, fields, largest};
 use super::claims::Claims;
 use super::config::{RedisConfig, RedisSource, owner_key};
 use super::entry_id::EntryId;
@@ -29,6 +29,9 @@ const REDIS: Peer = Peer {
     credentials: "user and password in redis.url",
 };
 
+/// The size of a value that Redis accepts by default, in bytes: `proto-max-bulk-len`.
+const VALUE_MAX: u64 = 512 << 20;
+
 /// The code of the publish-error metric for records that are refused before they are sent.
 const REFUSED: &str = "refused";
 
@@ -49,9 +52,7 @@ pub struct RedisSink {
     /// Whether entries were lost: nothing is taken until they are produced again. An entry behind
     /// them would make them count as added.
     is_broken: bool,
-    /// The highest id that was acknowledged in this process.
-    acknowledged: EntryId,
-    /// The size of a value that the server accepts; known from the first connection on.
+    /// The size of a value that the server accepts, as far as known, in bytes.
     value_max: u64,
     reports: Vec<Report>,
     conditions: Vec<Condition>,
@@ -117,8 +118,7 @@ impl RedisSink {
             batch: None,
             in_flight: 0,
             is_broken: false,
-            acknowledged: EntryId::default(),
-            value_max: u64::MAX,
+            value_max: VALUE_MAX,
             reports: Vec::new(),
             conditions: Vec::new(),
             metrics,
@@ -157,24 +157,33 @@ impl RedisSink {
                 Event::Synced(synced) if synced.epoch == self.epoch => self.synced(synced),
                 Event::Added { epoch, batch, at } if epoch == self.epoch => self.added(&batch, at),
                 Event::Failed { epoch, failure } if epoch == self.epoch => self.failed(&failure),
+                Event::TooLarge { epoch, bytes } if epoch == self.epoch => {
+                    self.value_max = self.value_max.min(bytes.saturating_sub(1));
+                }
                 Event::Condition(condition) => self.conditions.push(condition),
                 // Of a connection that was given up.
-                Event::Synced(_) | Event::Added { .. } | Event::Failed { .. } => {}
+                Event::Synced(_)
+                | Event::Added { .. }
+                | Event::Failed { .. }
+                | Event::TooLarge { .. } => {}
             }
         }
     }
 
     fn synced(&mut self, synced: Synced) {
-        if synced.last < self.acknowledged && synced.generation == self.acknowledged.generation() {
+        let acknowledged = self.claims.acknowledged();
+        if synced.last < acknowledged {
             self.conditions.push(Condition::Regressed(format!(
-                "the last event in stream {} has id {}, and Redis has acknowledged {}",
-                self.keys.stream, synced.last, self.acknowledged
+                "the last event in stream {} has id {}, and Redis has acknowledged {acknowledged}",
+                self.keys.stream, synced.last
             )));
             return;
         }
         let Some(version) = self.asked.take() else { return };
-        self.value_max = synced.value_max;
-        self.acknowledged = synced.last;
+        if let Some(value_max) = synced.value_max {
+            self.value_max = value_max.min(VALUE_MAX);
+        }
+        self.claims.acknowledge(synced.last);
         self.chain = Some(Chain { tail: synced.last, version, synced });
     }
 
@@ -183,7 +192,7 @@ impl RedisSink {
         let reports = reports.map(|seq| Report { seq: *seq, outcome: Outcome::Delivered, at });
         self.reports.extend(reports);
         self.in_flight -= batch.seqs.len();
-        self.acknowledged = batch.last;
+        self.claims.acknowledge(batch.last);
         for (topic, published) in &batch.published {
             self.metrics.published(topic, *published);
         }
@@ -196,15 +205,34 @@ impl RedisSink {
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
         let is_idle = self.in_flight == 0;
-        self.chain = None;
-        self.asked = None;
-        if *failure == Failure::Fenced {
-            self.claims.set(None);
-        } else if is_idle {
-            return self.ask_for_connection();
+        let version = self.chain.take().map(|chain| chain.version);
+        let version = self.asked.take().or(version);
+        match failure {
+            Failure::Fenced | Failure::Superseded => {
+                if let Some(version) = version {
+                    self.claims.clear(version);
+                }
+                // The store opens the state key again, or has done so.
+                if is_idle && *failure == Failure::Superseded {
+                    return;
+                }
+            }
+            // A new session says what an operator has to do.
+            Failure::Stream(_) => {}
+            _ if is_idle => return self.ask_for_connection(),
+            _ => {}
         }
         self.metrics.publish_error(&self.keys.stream, code_of(failure));
         self.break_off(failure.to_string());
+    }
+
+    /// The connection of a former claim adds nothing any more.
+    fn drop_outdated_chain(&mut self) {
+        let version = self.claims.version();
+        let is_outdated = |chain: &mut Chain| chain.version != version;
+        if self.chain.take_if(is_outdated).is_some() && self.in_flight > 0 {
+            self.break_off("the state key was opened again".to_owned());
+        }
     }
 
     /// What is in flight is to be produced again.
@@ -218,8 +246,8 @@ impl RedisSink {
     fn refusal(&self, bytes: u64, fields: usize) -> Option<Refusal> {
         let reason = if bytes > self.value_max {
             format!(
-                "its {bytes} bytes are more than Redis accepts ({}): raise proto-max-bulk-len, up \
-                 to 512 MB, or publish smaller events",
+                "a value of {bytes} bytes is larger than Redis accepts (at most {}): raise \
+                 proto-max-bulk-len, up to 512 MB, or publish smaller events",
                 self.value_max
             )
         } else if fields > FIELDS_MAX {
@@ -241,6 +269,8 @@ fn code_of(failure: &Failure) -> &'static str {
         Failure::Unauthenticated(_) => "unauthenticated",
         Failure::Unauthorized(_) => "unauthorized",
         Failure::Unusable(_) => "unusable",
+        Failure::Unsupported(_) => "unsupported",
+        Failure::Superseded => "superseded",
         Failure::Fenced => "fenced",
         Failure::Stream(_) => "stream",
     }
@@ -253,11 +283,8 @@ impl Outlet for RedisSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        let is_current = |chain: &&Chain| chain.version == self.claims.version();
-        let Some(chain) = self.chain.as_ref().filter(is_current) else {
-            if self.chain.take().is_some() && self.in_flight > 0 {
-                self.break_off("the state key was opened again".to_owned());
-            }
+        self.drop_outdated_chain();
+        let Some(chain) = &self.chain else {
             self.ask_for_connection();
             return Err(ProduceError::Full);
         };
@@ -272,7 +299,7 @@ impl Outlet for RedisSink {
         if id <= chain.tail {
             return Err(ProduceError::Broken(format!("{position} came after a later event")));
         }
-        let (bytes, fields) = (record.bytes() as u64, fields(record));
+        let (bytes, fields) = (largest(record), fields(record));
         if let Some(refusal) = self.refusal(bytes, fields) {
             self.metrics.publish_error(record.topic, REFUSED);
             return Err(ProduceError::Refused(refusal));
@@ -289,16 +316,6 @@ impl Outlet for RedisSink {
         }
         crate::crash_points::point!("produced");
         Ok(())
-    }
-
-    fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
-        match self.refusal(bytes, 0) {
-            None => Ok(()),
-            Some(refusal) => {
-                self.metrics.publish_error(topic, REFUSED);
-                Err(refusal)
-            }
-        }
     }
 }
 
@@ -320,6 +337,7 @@ impl Sink for RedisSink {
     fn take_conditions(&mut self) -> Vec<Condition> {
         self.take_events();
         // Connected before the first record, so that it is known whether Redis can be used.
+        self.drop_outdated_chain();
         if self.chain.is_none() {
             self.ask_for_connection();
         }
@@ -389,7 +407,7 @@ mod tests {
 
     fn synced(sink: &mut RedisSink, last: EntryId) {
         let synced =
-            Synced { epoch: sink.epoch, writer: "w".into(), generation: 1, last, value_max: 9 };
+            Synced { epoch: sink.epoch, writer: "w".into(), generation: 1, last, value_max: None };
         sink.shared.push(Event::Synced(synced));
         sink.take_reports(&mut Vec::new());
     }
@@ -402,7 +420,7 @@ mod tests {
     fn nothing_is_added_behind_lost_entries_until_they_are_produced_again() {
         let (mut sink, mut received) = sink();
         assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full), "the state key is not open");
-        sink.claims.set(Some("c".to_owned()));
+        sink.claims.set("c".to_owned());
         assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
         assert!(is_sync(&mut received));
         synced(&mut sink, EntryId::default());
@@ -433,7 +451,7 @@ mod tests {
     #[test]
     fn entries_that_were_acknowledged_and_are_gone_are_reported() {
         let (mut sink, _received) = sink();
-        sink.claims.set(Some("c".to_owned()));
+        sink.claims.set("c".to_owned());
         sink.take_conditions();
         synced(&mut sink, EntryId::of(1, at(7)).expect("an id"));
         assert_eq!(sink.take_conditions(), []);

@@ -4,16 +4,17 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::batch::Batch;
+use super::claims::nonce;
 use super::config::{RedisConfig, RedisSource};
 use super::connection::{Connection, connect};
 use super::failure::Failure;
@@ -35,9 +36,6 @@ const REPLICAS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Minimum and maximum delay between two attempts to connect.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-
-/// The size of a value that Redis accepts by default: `proto-max-bulk-len`.
-const VALUE_MAX: u64 = 512 << 20;
 
 /// An order of the sink.
 #[derive(Debug)]
@@ -91,12 +89,12 @@ impl Worker {
     }
 
     async fn serve(&mut self, epoch: u64, claim: &str) -> Ended {
-        let (connection, config) = match self.connect(epoch, claim).await {
+        let (mut connection, config) = match self.connect(epoch, claim).await {
             Ok(connected) => connected,
             Err(ended) => return ended,
         };
         self.shared.set_connected(true);
-        let ended = self.stream(epoch, &connection, &config).await;
+        let ended = self.stream(epoch, &mut connection, &config).await;
         if let Ended::Failed(_) = &ended {
             self.shared.set_connected(false);
         }
@@ -124,7 +122,10 @@ impl Worker {
                         self.shared.push(Event::Synced(synced));
                         return Ok((connection, config));
                     }
-                    Err(Failure::Fenced) => return Err(Ended::Failed(Failure::Fenced)),
+                    // Only a new session finds out what is to be done.
+                    Err(
+                        failure @ (Failure::Fenced | Failure::Superseded | Failure::Stream(_)),
+                    ) => return Err(Ended::Failed(failure)),
                     Err(failure) => failure,
                 },
             };
@@ -145,7 +146,12 @@ impl Worker {
     }
 
     /// Sends batches until something ends that.
-    async fn stream(&mut self, epoch: u64, connection: &Connection, config: &RedisConfig) -> Ended {
+    async fn stream(
+        &mut self,
+        epoch: u64,
+        connection: &mut Connection,
+        config: &RedisConfig,
+    ) -> Ended {
         let mut sent: FuturesOrdered<Sent> = FuturesOrdered::new();
         let mut waiting: VecDeque<Batch> = VecDeque::new();
         let mut progress = Instant::now();
@@ -162,6 +168,10 @@ impl Worker {
                 biased;
                 Some((batch, outcome)) = sent.next(), if !sent.is_empty() => {
                     if let Err(failure) = outcome {
+                        if failure.is_of_size() {
+                            let bytes = batch.largest;
+                            self.shared.push(Event::TooLarge { epoch, bytes });
+                        }
                         return Ended::Failed(failure);
                     }
                     progress = Instant::now();
@@ -176,8 +186,14 @@ impl Worker {
                 () = sleep(ANSWER_TIMEOUT.saturating_sub(progress.elapsed())), if !sent.is_empty() => {
                     return Ended::Failed(unanswered(config));
                 }
+                // Found before the next batch, which would have to be produced again.
+                () = connection.closed(), if sent.is_empty() => {
+                    let address = config.url.address();
+                    let reason = format!("{address} has closed the connection");
+                    return Ended::Failed(Failure::Unreachable(reason));
+                }
                 () = sleep(PING_INTERVAL), if sent.is_empty() => {
-                    if let Err(failure) = ping(connection.client.clone(), config).await {
+                    if let Err(failure) = ping(&mut connection.client.clone(), config).await {
                         return Ended::Failed(failure);
                     }
                 }
@@ -211,7 +227,7 @@ async fn open(
         let (generation, last) = sync(&mut client, &config, claim, &writer).await?;
         Ok((generation, last, value_max(&mut client).await))
     };
-    let synchronised = tokio::time::timeout(ANSWER_TIMEOUT, synchronised).await;
+    let synchronised = timeout(ANSWER_TIMEOUT, synchronised).await;
     let (generation, last, value_max) =
         synchronised.unwrap_or_else(|_| Err(unanswered(&config)))?;
     // What is there already counts as delivered only if the replicas have it too.
@@ -221,13 +237,12 @@ async fn open(
     Ok((connection, config, synced))
 }
 
-/// The size of a value that the server accepts; the default if the user may not ask.
-async fn value_max(client: &mut MultiplexedConnection) -> u64 {
+/// The size of a value that the server accepts, unless the user may not ask.
+async fn value_max(client: &mut MultiplexedConnection) -> Option<u64> {
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg("proto-max-bulk-len");
     let answer: Result<Vec<String>, _> = command.query_async(client).await;
-    let value = answer.ok().and_then(|pair| pair.get(1)?.parse().ok());
-    value.map_or(VALUE_MAX, |value: u64| value.min(VALUE_MAX))
+    answer.ok().and_then(|pair| pair.get(1)?.parse().ok())
 }
 
 /// Sends a batch; the answer comes in its turn.
@@ -266,17 +281,8 @@ async fn await_replicas(
     Ok(())
 }
 
-/// Fails unless enough replicas have everything that this connection has written, or have it soon.
-pub(crate) async fn require_replicas(
-    client: &mut MultiplexedConnection,
-    config: &RedisConfig,
-) -> Result<(), Failure> {
-    let lacking = lacks_replicas(client, config).await?;
-    lacking.map_or(Ok(()), |reason| Err(Failure::Unusable(reason)))
-}
-
-/// Why not enough replicas have everything that this connection has written.
-async fn lacks_replicas(
+/// Why not enough replicas have everything that this connection has written, or have it soon.
+pub(crate) async fn lacks_replicas(
     client: &mut MultiplexedConnection,
     config: &RedisConfig,
 ) -> Result<Option<String>, Failure> {
@@ -286,7 +292,8 @@ async fn lacks_replicas(
     }
     let mut command = redis::cmd("WAIT");
     command.arg(wanted).arg(REPLICAS_TIMEOUT.as_millis().to_string());
-    let got: u32 = command.query_async(client).await?;
+    let answered = timeout(ANSWER_TIMEOUT, command.query_async::<u32>(client)).await;
+    let got = answered.map_err(|_| unanswered(config))??;
     let reason = || {
         format!(
             "{got} of {wanted} replicas (redis.wait_replicas) have acknowledged: see to the replicas"
@@ -295,13 +302,15 @@ async fn lacks_replicas(
     Ok((got < wanted).then(reason))
 }
 
-async fn ping(mut client: MultiplexedConnection, config: &RedisConfig) -> Result<(), Failure> {
+/// Whether the server still answers.
+pub(crate) async fn ping(
+    client: &mut MultiplexedConnection,
+    config: &RedisConfig,
+) -> Result<(), Failure> {
     let command = redis::cmd("PING");
-    let answered = command.query_async::<String>(&mut client);
-    match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
-        Ok(answer) => Ok(answer.map(drop)?),
-        Err(_) => Err(unanswered(config)),
-    }
+    let answered = timeout(ANSWER_TIMEOUT, command.query_async::<String>(client)).await;
+    answered.map_err(|_| unanswered(config))??;
+    Ok(())
 }
 
 fn unanswered(config: &RedisConfig) -> Failure {
@@ -310,15 +319,4 @@ fn unanswered(config: &RedisConfig) -> Failure {
         "{} has not answered{replicas} for {ANSWER_TIMEOUT:?}",
         config.url.address()
     ))
-}
-
-/// A text that nobody else uses.
-pub(crate) fn nonce() -> String {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{:x}-{:x}-{:x}", elapsed.as_nanos(), std::process::id(), next())
-}
-
-fn next() -> u64 {
-    static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }

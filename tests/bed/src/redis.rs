@@ -214,6 +214,11 @@ impl Redis {
         command.query_async(&mut client).await
     }
 
+    /// How many entries a stream has.
+    pub async fn length(&self, stream: &str) -> usize {
+        self.command(&format!("XLEN {stream}")).await
+    }
+
     /// All entries of a stream, as a consumer reads them.
     pub async fn entries(&self, stream: &str) -> Vec<Entry> {
         let mut client = self.try_client().await.expect("Redis answers");

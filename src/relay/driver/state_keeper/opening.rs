@@ -111,8 +111,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let needed = needed(&state, published);
         let is_behind = session.flushed() < needed;
         if is_behind && keeper.not_reached.replace(needed) != Some(needed) {
-            let why = "the position in the state topic is beyond the end of WAL at the connect";
-            return Ok(Some(StateOpened::Lost(SourceError::Lost(why.to_owned()))));
+            let place = &keeper.settings.place;
+            let why = format!("the position in {place} is beyond the end of WAL at the connect");
+            return Ok(Some(StateOpened::Lost(SourceError::Lost(why))));
         }
         if let Err(error) = keeper.verify((&state, needed), cluster.as_ref(), &slot, session) {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
@@ -154,7 +155,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if is_others && state.layout == layout {
             session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
         }
-        self.log_agreement(&keeper.settings.topic, acked);
+        self.log_agreement(&keeper.settings, acked);
         let is_new_layout = state.layout != layout;
         keeper.own = [Some(id(&state)), None];
         keeper.state = Some(State {
@@ -178,10 +179,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
         Ok(Some(StateOpened::Ready))
     }
 
-    fn log_agreement(&self, topic: &str, acked: Lsn) {
+    fn log_agreement(&self, settings: &StateSettings, acked: Lsn) {
+        let topic = &settings.topic;
         // Replays that repeat every few seconds are logged once.
         if self.diagnostics.event_log.is_repeating() {
             tracing::debug!(%acked, "the slot's position still agrees");
+        } else if settings.lossy_store.is_some() {
+            tracing::info!(key = topic, %acked, "the slot's position agrees with the state key");
         } else {
             tracing::info!(topic, %acked, "the slot's position agrees with the state topic");
         }
@@ -265,6 +269,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     let peer = self.sink.peer();
                     return Err(RelayError::Unauthenticated { peer, reason });
                 }
+                StateEvent::Failed(StateFailure::Diverged(reason)) => {
+                    let error = SourceError::Slot(SlotError::Destination(reason));
+                    return Ok(Read::Ended(Some(StateOpened::Failed(error))));
+                }
                 StateEvent::Failed(StateFailure::Unreadable(reason)) => {
                     return Ok(Read::Ended(Some(StateOpened::Failed(SourceError::Setup(reason)))));
                 }
@@ -303,10 +311,15 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 () = self.stop.aborted() => return Err(RelayError::Aborted),
                 () = keeper.wait() => {}
                 () = tokio::time::sleep_until(deadline) => {
-                    tracing::warn!(
-                        "the position could not be written to the state topic in time: the next \
-                         start may repeat records"
-                    );
+                    if keeper.settings.lossy_store.is_some() {
+                        // The next start adds nothing twice.
+                        tracing::warn!("the position could not be written to the state key in time");
+                    } else {
+                        tracing::warn!(
+                            "the position could not be written to the state topic in time: the next \
+                             start may repeat records"
+                        );
+                    }
                     break;
                 }
             }
