@@ -4,6 +4,8 @@
 //! as text (connection string, topic template, headers) are parsed here, and errors name the place
 //! where the value was set.
 
+#[cfg(feature = "http")]
+pub(crate) mod http;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
@@ -82,6 +84,10 @@ fn relay_from<P: Source>(
 ) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
+    #[cfg(feature = "http")]
+    if config.sink == SinkKind::Http {
+        return http::relay_from((source, core), config, environment, (until, metrics));
+    }
     #[cfg(feature = "redis")]
     if config.sink == SinkKind::Redis {
         return redis::relay_from((source, core), config, environment, (until, metrics));
@@ -117,6 +123,17 @@ fn relay_settings(config: &Config, until: Option<Until>) -> RelaySettings {
     RelaySettings { drain_timeout: config.delivery.drain_timeout, until, owns_thread: false }
 }
 
+/// The address of the configured HTTP endpoint, for the log; `None`: events go elsewhere.
+pub(crate) fn endpoint(config: &Config) -> Option<String> {
+    #[cfg(feature = "http")]
+    if config.sink == SinkKind::Http {
+        let http = http::http_config(config, &Environment::of_process()).ok()?;
+        return Some(http.url.address());
+    }
+    let _ = config;
+    None
+}
+
 /// Where the configured walpost keeps its position, to be read or written by an operator's command,
 /// and what that is called; `None`: nowhere.
 pub(crate) fn state_store(
@@ -126,6 +143,9 @@ pub(crate) fn state_store(
     #[cfg(feature = "redis")]
     if config.sink == SinkKind::Redis {
         return Some(redis::state_store(config));
+    }
+    if config.sink != SinkKind::Kafka {
+        return None;
     }
     let topic = config.delivery.state_topic.as_ref()?;
     let properties = kafka.clone();
@@ -355,8 +375,8 @@ fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
             )));
         }
         let is_partition = placement.target == Target::Partition;
-        if is_partition && config.sink == SinkKind::Redis {
-            return Err(invalid(&format!("`{text}`: a stream of Redis has no partitions")));
+        if is_partition && config.sink != SinkKind::Kafka {
+            return Err(invalid(&format!("`{text}`: only topics of Kafka have partitions")));
         }
         if is_partition && placements.iter().any(|other| other.target == Target::Partition) {
             return Err(invalid(&format!("`{text}`: a record goes to one partition only")));

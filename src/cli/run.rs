@@ -89,6 +89,7 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         bootstrap_servers = (config.sink == SinkKind::Kafka)
             .then(|| config::without_logins(&config.kafka.bootstrap_servers)),
         stream = (config.sink == SinkKind::Redis).then_some(config.redis.stream.as_str()),
+        endpoint = assembly::endpoint(&config),
         endpoints = address.map(tracing::field::display),
         "walpost starts"
     );

@@ -53,6 +53,11 @@ pub(super) fn display(values: &Layer) -> Vec<Displayed> {
 }
 
 fn text(setting: Setting, text: &str) -> String {
+    // Of a connection string and of Redis' URL, the login alone is secret.
+    let is_wholly_secret = [Setting::HttpUrl, Setting::HttpSecret, Setting::HttpAuthorization];
+    if is_wholly_secret.contains(&setting) {
+        return redact::HIDDEN.to_owned();
+    }
     let usual_form = match setting.kind() {
         Kind::Conninfo => Some(redact::conninfo(text)),
         Kind::Bytes => units::parse_bytes(text).map(units::show_bytes).ok(),

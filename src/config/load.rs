@@ -45,6 +45,7 @@ impl Config {
             record,
             sink,
             redis: given.redis()?,
+            http: given.http()?,
             kafka: Kafka {
                 bootstrap_servers: given.parsed(Setting::KafkaBootstrapServers, values::servers)?,
                 max_producers: given.parsed(Setting::KafkaMaxProducers, values::max_producers)?,

@@ -59,6 +59,8 @@ pub struct Config {
     pub sink: SinkKind,
     /// `[redis]`
     pub redis: Redis,
+    /// `[http]`
+    pub http: Http,
     /// `[kafka]`
     pub kafka: Kafka,
     /// `[delivery]`
@@ -152,11 +154,19 @@ pub enum SinkKind {
     Kafka,
     /// A stream of a Redis server.
     Redis,
+    /// An HTTP endpoint.
+    Http,
 }
 
 impl SinkKind {
     /// The kinds by their names.
-    pub(crate) const NAMES: [(&str, Self); 2] = [("kafka", Self::Kafka), ("redis", Self::Redis)];
+    pub(crate) const NAMES: [(&str, Self); 3] =
+        [("kafka", Self::Kafka), ("redis", Self::Redis), ("http", Self::Http)];
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, one)| *one == self).map_or("", |(name, _)| name)
+    }
 }
 
 /// The Redis server.
@@ -170,6 +180,23 @@ pub struct Redis {
     pub maxlen: Option<u64>,
     /// How many replicas must have an entry.
     pub wait_replicas: u32,
+    /// The authorities that sign its certificate; `None`: those of the operating system.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// The HTTP endpoint.
+#[derive(Debug, Clone)]
+pub struct Http {
+    /// Its URL, not yet parsed.
+    pub url: Option<SecretString>,
+    /// What signs the requests, not yet parsed.
+    pub secret: Option<SecretString>,
+    /// The value of the header `authorization`.
+    pub authorization: Option<SecretString>,
+    /// How many requests may be in flight.
+    pub lanes: u16,
+    /// How long an answer may take.
+    pub timeout: Duration,
     /// The authorities that sign its certificate; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
 }
@@ -295,23 +322,44 @@ impl Config {
         &self,
         environment: &Environment,
     ) -> Result<Option<SecretString>, ConfigError> {
-        match (self.origin(Setting::SourceUrl), Setting::SourceUrl.variable()) {
-            (Origin::VariableFile { .. }, Some(name)) => {
-                Ok(environment.text_or_file(name)?.map(|(text, _)| text.into()))
-            }
-            _ => Ok(self.source.url.clone()),
-        }
+        let text = self.read_again(Setting::SourceUrl, environment)?;
+        Ok(text.or_else(|| self.source.url.clone()))
     }
 
     /// The current URL of Redis: if a `_FILE` variable names its file, reads that file again.
     pub fn redis_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
-        if let (Origin::VariableFile { .. }, Some(name)) =
-            (self.origin(Setting::RedisUrl), Setting::RedisUrl.variable())
-            && let Some((text, _)) = environment.text_or_file(name)?
-        {
-            return Ok(text.into());
+        let text = self.read_again(Setting::RedisUrl, environment)?;
+        Ok(text.unwrap_or_else(|| self.redis.url.clone()))
+    }
+
+    /// `[http]` with its current secrets: of those whose files `_FILE` variables name, the files are
+    /// read again.
+    pub fn http_now(&self, environment: &Environment) -> Result<Http, ConfigError> {
+        let again = |setting, then: &Option<SecretString>| {
+            let text = self.read_again(setting, environment)?;
+            Ok::<_, ConfigError>(text.or_else(|| then.clone()))
+        };
+        let http = &self.http;
+        Ok(Http {
+            url: again(Setting::HttpUrl, &http.url)?,
+            secret: again(Setting::HttpSecret, &http.secret)?,
+            authorization: again(Setting::HttpAuthorization, &http.authorization)?,
+            ..http.clone()
+        })
+    }
+
+    /// The text of the file that a setting's `_FILE` variable names; `None`: there is none.
+    fn read_again(
+        &self,
+        setting: Setting,
+        environment: &Environment,
+    ) -> Result<Option<SecretString>, ConfigError> {
+        match (self.origin(setting), setting.variable()) {
+            (Origin::VariableFile { .. }, Some(name)) => {
+                Ok(environment.text_or_file(name)?.map(|(text, _)| text.into()))
+            }
+            _ => Ok(None),
         }
-        Ok(self.redis.url.clone())
     }
 
     /// The error for a value that a later check rejects (a topic template, a connection string),

@@ -165,8 +165,8 @@ settings! {
         .details("`none` also applies to dead letters and to the Debezium profiles.")
         .default("commit");
     Debezium = row("debezium", Properties, "Options of Debezium's outbox event router, under their own names. Requires a Debezium profile.");
-    SinkKind = row("sink.kind", Text, "Where events are published: `kafka` or `redis` (a stream of Redis).")
-        .details("`redis` takes a walpost that was built with the feature `redis`, and the settings of [`[redis]`](#redis-redis); settings of Kafka alone are then an error. See [which broker, which promise](sinks.md).")
+    SinkKind = row("sink.kind", Text, "Where events are published: `kafka`, `redis` (a stream of Redis) or `http` (a webhook).")
+        .details("`redis` and `http` take a walpost that was built with the feature of that name, and the settings of [`[redis]`](#redis-redis) or [`[http]`](#http-endpoint-http); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
         .flag("--sink", "KIND").default("kafka");
     RedisUrl = row("redis.url", Text, "Redis server: `redis://[[user]:password@]host[:port][/database]`, or `rediss://` for TLS.")
         .details("Prefer `WALPOST_REDIS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@` and `/` in a password are written percent-encoded.")
@@ -180,6 +180,23 @@ settings! {
         .details("With `0`, a failover to a replica that is behind loses entries. See [what survives a crash](redis.md#what-survives-a-crash).")
         .variable().default("0");
     RedisCaFile = row("redis.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `rediss://`. Without it, those of the operating system.")
+        .variable();
+    HttpUrl = row("http.url", Text, "URL to which each event is sent by POST. `{topic}` in path or query stands for the record's topic.")
+        .details("Prefer `WALPOST_HTTP_URL_FILE` if it contains a token: walpost reads that file again at each connect.")
+        .variable().secret();
+    HttpSecret = row("http.secret", Text, "Secret that signs the requests, as Standard Webhooks describes: `whsec_` and 24 to 64 bytes in base64.")
+        .details("Two, separated by a space, sign each request twice, while receivers change from one to the other. `WALPOST_HTTP_SECRET_FILE` is read again at each connect, and a connection is used for five minutes at most.")
+        .variable().secret();
+    HttpAuthorization = row("http.authorization", Text, "Value of the header `authorization`, for instance `Bearer …`.")
+        .details("`WALPOST_HTTP_AUTHORIZATION_FILE` is read again at each connect.")
+        .variable().secret();
+    HttpLanes = row("http.lanes", Number, "How many requests may be in flight: events are spread over lanes by their key, and each lane sends one at a time.")
+        .details("From 1 to 1024.")
+        .variable().default("16");
+    HttpTimeout = row("http.timeout", Duration, "How long an answer may take. Accepts `ms`, `s` and `min`.")
+        .details("Then the event is sent again.")
+        .variable().default("30s");
+    HttpCaFile = row("http.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `https://`. Without it, those of the operating system.")
         .variable();
     KafkaBootstrapServers = row("kafka.bootstrap_servers", Text, "Kafka bootstrap servers, `host:port`, separated by commas.")
         .flag("--bootstrap-servers", "LIST").ambient("KAFKA_BOOTSTRAP_SERVERS").default("localhost:9092");
@@ -246,13 +263,14 @@ settings! {
 }
 
 /// The tables of the file, with their titles on the reference page.
-pub const TABLES: [(&str, &str); 12] = [
+pub const TABLES: [(&str, &str); 13] = [
     ("source", "Source database"),
     ("outbox", "Outbox"),
     ("record", "Records"),
     ("debezium", "Debezium's outbox event router"),
     ("sink", "Destination"),
     ("redis", "Redis"),
+    ("http", "HTTP endpoint"),
     ("kafka", "Kafka"),
     ("delivery", "Delivery"),
     ("poison", "Undeliverable events"),

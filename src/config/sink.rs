@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use secrecy::SecretString;
 
 use super::load::Values;
-use super::{ConfigError, Origin, Redis, Setting, SinkKind, values};
+use super::{ConfigError, Http, Origin, Redis, Setting, SinkKind, units, values};
 
 /// Settings of Kafka alone, outside of `[kafka]`.
 const KAFKAS: [Setting; 7] = [
@@ -23,14 +23,24 @@ impl Values {
     /// The destination.
     pub(super) fn sink(&self) -> Result<SinkKind, ConfigError> {
         let kind = self.parsed(Setting::SinkKind, values::sink_kind)?;
-        if kind == SinkKind::Redis && !cfg!(feature = "redis") {
-            let reason = "this walpost was built without the feature `redis`: build it with \
-                          `cargo build --release --features redis`";
+        let is_built_in = match kind {
+            SinkKind::Kafka => true,
+            SinkKind::Redis => cfg!(feature = "redis"),
+            SinkKind::Http => cfg!(feature = "http"),
+        };
+        let name = kind.name();
+        if !is_built_in {
+            let reason = format!(
+                "this walpost was built without the feature `{name}`: build it with \
+                 `cargo build --release --features {name}`"
+            );
             return Err(self.invalid(Setting::SinkKind, reason));
         }
-        let is_others = |setting: &Setting| match kind {
-            SinkKind::Kafka => setting.key().starts_with("redis."),
-            SinkKind::Redis => setting.key().starts_with("kafka.") || KAFKAS.contains(setting),
+        let is_others = |setting: &Setting| {
+            let table = setting.key().split('.').next();
+            let is_of_a_sink = SinkKind::NAMES.iter().any(|(name, _)| table == Some(name));
+            is_of_a_sink && table != Some(name)
+                || kind != SinkKind::Kafka && KAFKAS.contains(setting)
         };
         let is_given = |setting: &Setting| match self.origin(*setting) {
             Origin::Default => false,
@@ -41,8 +51,6 @@ impl Values {
         match Setting::ALL.into_iter().filter(is_others).find(is_given) {
             None => Ok(kind),
             Some(setting) => {
-                let name = SinkKind::NAMES.iter().find(|(_, one)| *one == kind);
-                let name = name.map_or("", |(name, _)| name);
                 let reason = format!("has no effect with sink.kind = \"{name}\": remove it");
                 Err(self.invalid(setting, reason))
             }
@@ -58,6 +66,23 @@ impl Values {
             maxlen: self.optional(Setting::RedisMaxlen, values::maxlen)?,
             wait_replicas: self.parsed(Setting::RedisWaitReplicas, values::wait_replicas)?,
             ca_file: self.text(Setting::RedisCaFile).map(PathBuf::from),
+        })
+    }
+
+    /// The HTTP endpoint.
+    pub(super) fn http(&self) -> Result<Http, ConfigError> {
+        let secret = |setting| self.text(setting).map(SecretString::from);
+        Ok(Http {
+            url: secret(Setting::HttpUrl),
+            secret: secret(Setting::HttpSecret),
+            authorization: secret(Setting::HttpAuthorization),
+            lanes: self.parsed(Setting::HttpLanes, values::lanes)?,
+            timeout: self.parsed(Setting::HttpTimeout, |text| {
+                units::parse_duration(text).map_err(|error| error.to_string()).and_then(|timeout| {
+                    if timeout.is_zero() { Err("it is 0".to_owned()) } else { Ok(timeout) }
+                })
+            })?,
+            ca_file: self.text(Setting::HttpCaFile).map(PathBuf::from),
         })
     }
 }

@@ -389,13 +389,43 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(config.log.format, Some(LogFormat::Json));
     assert_eq!(config.process.core_dumps, CoreDumps::Allow);
     // Those of another destination would be an error.
-    let is_unset = |row: &&Displayed| row.origin == Origin::Default && !is_of_redis(row);
+    let is_unset = |row: &&Displayed| row.origin == Origin::Default && !is_of_another_sink(row);
     let unset: Vec<_> = config.display().iter().filter(is_unset).collect();
     assert_eq!(unset, [] as [&Displayed; 0]);
 }
 
-fn is_of_redis(row: &Displayed) -> bool {
-    row.key.starts_with("redis.") || row.key == "sink.kind"
+fn is_of_another_sink(row: &Displayed) -> bool {
+    ["redis.", "http."].iter().any(|table| row.key.starts_with(table)) || row.key == "sink.kind"
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn every_key_of_http_is_read_and_its_secrets_are_hidden() {
+    let config = of_toml(
+        r#"
+        [sink]
+        kind = "http"
+        [http]
+        url = "https://h/s3cret"
+        secret = "s3cret"
+        authorization = "Bearer s3cret"
+        lanes = 3
+        timeout = "2s"
+        ca_file = "ca.pem"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.sink, SinkKind::Http);
+    let http = &config.http;
+    assert_eq!(http.url.as_ref().map(ExposeSecret::expose_secret), Some("https://h/s3cret"));
+    assert_eq!(http.secret.as_ref().map(ExposeSecret::expose_secret), Some("s3cret"));
+    assert_eq!(http.authorization.as_ref().map(ExposeSecret::expose_secret), Some("Bearer s3cret"));
+    assert_eq!((http.lanes, http.timeout.as_secs()), (3, 2));
+    assert_eq!(http.ca_file, Some("ca.pem".into()));
+    let unset = |row: &&Displayed| row.key.starts_with("http.") && row.origin == Origin::Default;
+    assert_eq!(config.display().iter().filter(unset).count(), 0);
+    let shown = format!("{:?} {config:?}", config.display()).replace("https://h/s3cret", "");
+    assert!(!shown.contains("s3cret"), "{shown}");
 }
 
 #[cfg(feature = "redis")]
@@ -419,7 +449,7 @@ fn every_key_of_redis_is_read_and_its_password_is_hidden() {
     assert_eq!(redis.url.expose_secret(), "rediss://u:s3cret@h:7/2");
     assert_eq!((redis.stream.as_str(), redis.maxlen), ("{eu}.orders", Some(1_000_000)));
     assert_eq!((redis.wait_replicas, redis.ca_file.clone()), (2, Some("ca.pem".into())));
-    let unset = |row: &&Displayed| is_of_redis(row) && row.origin == Origin::Default;
+    let unset = |row: &&Displayed| row.key.starts_with("redis.") && row.origin == Origin::Default;
     assert_eq!(config.display().iter().filter(unset).count(), 0);
     assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
 }

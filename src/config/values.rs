@@ -103,6 +103,12 @@ pub(super) fn wait_replicas(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("`{text}` is not a number of replicas, 0 to 100"))
 }
 
+/// How many requests may be in flight.
+pub(super) fn lanes(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
+    number.ok_or_else(|| format!("`{text}` is not a number of lanes, 1 to 1024"))
+}
+
 /// How many producers may send at the same time.
 pub(super) fn max_producers(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=32).contains(number));

@@ -7,7 +7,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use std::time::{Duration, Instant};
 
 use crate::assembly;
-use crate::config::Config;
+use crate::config::{Config, SinkKind};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
@@ -51,6 +51,10 @@ pub(crate) enum AdoptError {
     Brokers(String),
     #[error("delivery.state_topic is off")]
     Off,
+    #[error(
+        "with sink.kind = \"{0}\" walpost keeps no position of its own: there is nothing to adopt"
+    )]
+    NoStore(&'static str),
     #[error(
         "{place} has no position for this slot, server and delivery.id: run \
          `walpost adopt --apply` first"
@@ -138,7 +142,11 @@ impl Positions {
             database_oid: facts.database_oid,
             slot: slot.clone(),
         };
-        let (mut store, place) = assembly::state_store(config, kafka).ok_or(AdoptError::Off)?;
+        let none = || match config.sink {
+            SinkKind::Kafka => AdoptError::Off,
+            other => AdoptError::NoStore(other.name()),
+        };
+        let (mut store, place) = assembly::state_store(config, kafka).ok_or_else(none)?;
         let mut opened = open(&mut *store, &key).await;
         if opened == StateEvent::Missing
             && create

@@ -4,6 +4,8 @@ use crate::ledger::Seq;
 use crate::outlet::{Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
+#[cfg(feature = "http")]
+use crate::sink::HttpSink;
 #[cfg(feature = "redis")]
 use crate::sink::RedisSink;
 use crate::sink::{
@@ -18,6 +20,9 @@ pub enum ConfiguredSink {
     Idempotent(KafkaSink),
     /// Exactly once.
     Transactional(TransactionalSink),
+    /// An HTTP endpoint.
+    #[cfg(feature = "http")]
+    Http(HttpSink),
     /// A stream of Redis.
     #[cfg(feature = "redis")]
     Redis(RedisSink),
@@ -30,6 +35,8 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Self::Idempotent(sink.reloading_from(source)),
             Self::Transactional(sink) => Self::Transactional(sink.reloading_from(source)),
+            #[cfg(feature = "http")]
+            other @ Self::Http(_) => other,
             #[cfg(feature = "redis")]
             other @ Self::Redis(_) => other,
         }
@@ -40,6 +47,8 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Some(sink.reload_handle()),
             Self::Transactional(sink) => Some(sink.reload_handle()),
+            #[cfg(feature = "http")]
+            Self::Http(_) => None,
             #[cfg(feature = "redis")]
             Self::Redis(_) => None,
         }
@@ -56,6 +65,8 @@ impl Outlet for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.produce(seq, position, record),
             Self::Transactional(sink) => sink.produce(seq, position, record),
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.produce(seq, position, record),
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.produce(seq, position, record),
         }
@@ -65,6 +76,8 @@ impl Outlet for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.admits(topic, bytes),
             Self::Transactional(sink) => sink.admits(topic, bytes),
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.admits(topic, bytes),
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.admits(topic, bytes),
         }
@@ -76,6 +89,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.peer(),
             Self::Transactional(sink) => sink.peer(),
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.peer(),
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.peer(),
         }
@@ -85,6 +100,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.is_fenced_by_state(),
             Self::Transactional(sink) => sink.is_fenced_by_state(),
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.is_fenced_by_state(),
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.is_fenced_by_state(),
         }
@@ -94,6 +111,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.take_reports(into),
             Self::Transactional(sink) => sink.take_reports(into),
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.take_reports(into),
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.take_reports(into),
         }
@@ -103,6 +122,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.take_conditions(),
             Self::Transactional(sink) => sink.take_conditions(),
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.take_conditions(),
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.take_conditions(),
         }
@@ -112,6 +133,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.is_connected(),
             Self::Transactional(sink) => sink.is_connected(),
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.is_connected(),
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.is_connected(),
         }
@@ -121,6 +144,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.wait_for_events(eager).await,
             Self::Transactional(sink) => sink.wait_for_events(eager).await,
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.wait_for_events(eager).await,
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.wait_for_events(eager).await,
         }
@@ -130,6 +155,8 @@ impl Sink for ConfiguredSink {
         match self {
             Self::Idempotent(sink) => sink.replace_producer().await,
             Self::Transactional(sink) => sink.replace_producer().await,
+            #[cfg(feature = "http")]
+            Self::Http(sink) => sink.replace_producer().await,
             #[cfg(feature = "redis")]
             Self::Redis(sink) => sink.replace_producer().await,
         }

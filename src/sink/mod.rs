@@ -1,4 +1,5 @@
-//! The trait of destinations, and the sinks that implement it: for Kafka, and for Redis Streams.
+//! The trait of destinations, and the sinks that implement it: for Kafka, Redis Streams and HTTP
+//! endpoints.
 //!
 //! A sink takes records without blocking, and reports the outcome of each at most once: delivered
 //! (durable at the broker), lost (may succeed later), refused (permanently rejected) or purged
@@ -6,6 +7,10 @@
 //! none.
 
 mod configured;
+#[cfg(any(feature = "http", feature = "redis"))]
+mod dial;
+#[cfg(feature = "http")]
+pub(crate) mod http;
 mod kafka;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -29,6 +34,8 @@ pub(crate) use kafka::{
     transactional_producer,
 };
 
+#[cfg(feature = "http")]
+pub use http::{HttpConfig, HttpSink, HttpSource, HttpUrl, Signers};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisSink, RedisSource, RedisUrl};
 

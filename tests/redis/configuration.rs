@@ -16,7 +16,7 @@ async fn settings_of_another_destination_are_errors() {
         ("[delivery]\nstate_topic = 'x'\n", "`delivery.state_topic`"),
         ("[poison]\nmissing_topic = 'skip'\n", "`poison.missing_topic`"),
         ("[redis]\nca_file = '/ca.pem'\n", "rediss://"),
-        ("[record]\nplace = ['n:partition']\n", "no partitions"),
+        ("[record]\nplace = ['n:partition']\n", "only topics of Kafka"),
         ("[poison]\ndead_letter_topic = 'orders'\n", "`redis.stream`"),
         ("[poison]\ntoo_large = 'dead_letter'\n", "`poison.too_large`"),
         (

@@ -23,8 +23,7 @@ async fn outage_keeps_session_position_and_memory() {
     let walpost = fixture.command("run").args(["--in-flight-bytes", "1MiB"]).start();
     fixture.insert(100, 5).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    let (walsender, confirmed) =
-        (fixture.inner.walsender().await, fixture.inner.confirmed_at_rest().await);
+    let walsender = fixture.inner.walsender().await;
     fixture.redis.kill9().await;
     fixture.insert(20_000, 50).await;
     // Whether the connection was idle when it was lost, or not.
@@ -33,6 +32,8 @@ async fn outage_keeps_session_position_and_memory() {
     })
     .await;
     let before = walpost.rss_bytes().expect("it runs");
+    // Up to somewhere in the transaction, at the latest.
+    let confirmed = fixture.inner.confirmed_flush().await;
     // Several times what the server waits for a client that does not answer.
     tokio::time::sleep(Duration::from_secs(10)).await;
     fixture.insert(20_000, 50).await;

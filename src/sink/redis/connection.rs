@@ -5,29 +5,18 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret as _;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::config::RedisConfig;
 use super::failure::{CLUSTER, Failure};
-
-/// Timeout for each address.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::sink::dial::{dial, tls};
 
 /// Timeout for TLS and login.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long data may stay unacknowledged by the server's kernel, and how soon an idle connection is
-/// probed.
-const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// An open connection. It is closed on drop, whatever is in flight.
 pub(crate) struct Connection {
@@ -73,7 +62,8 @@ pub(crate) async fn connect(config: &RedisConfig) -> Result<Connection, Failure>
 
 async fn log_in(config: &RedisConfig) -> Result<Connection, Failure> {
     let address = config.url.address();
-    let stream = dial(config).await?;
+    let stream = dial(&config.url.host, config.url.port).await;
+    let stream = stream.map_err(|reason| Failure::Unreachable(format!("{address}: {reason}")))?;
     let silent = || {
         let scheme = if config.url.tls { "rediss" } else { "redis" };
         Failure::Unreachable(format!(
@@ -87,7 +77,8 @@ async fn log_in(config: &RedisConfig) -> Result<Connection, Failure> {
         }
         let name = ServerName::try_from(config.url.host.clone())
             .map_err(|error| Failure::Unreachable(format!("{address}: {error}")))?;
-        let connector = TlsConnector::from(Arc::new(tls(config)?));
+        let settings = tls(config.roots.as_deref(), "redis.ca_file").map_err(Failure::Unusable)?;
+        let connector = TlsConnector::from(Arc::new(settings));
         let stream = connector
             .connect(name, stream)
             .await
@@ -95,34 +86,6 @@ async fn log_in(config: &RedisConfig) -> Result<Connection, Failure> {
         open(config, stream).await
     };
     timeout(LOGIN_TIMEOUT, opened).await.unwrap_or_else(|_| Err(silent()))
-}
-
-async fn dial(config: &RedisConfig) -> Result<TcpStream, Failure> {
-    let address = config.url.address();
-    let unreachable =
-        |error: &dyn ToString| Failure::Unreachable(format!("{address}: {}", error.to_string()));
-    let found = timeout(CONNECT_TIMEOUT, lookup_host((config.url.host.as_str(), config.url.port)));
-    let found = found.await.map_err(|_| unreachable(&"its name was not resolved in time"))?;
-    let mut failed = unreachable(&"its name has no address");
-    for one in found.map_err(|error| unreachable(&error))? {
-        match timeout(CONNECT_TIMEOUT, TcpStream::connect(one)).await {
-            Ok(Ok(stream)) => {
-                let socket = SockRef::from(&stream);
-                let keepalive = TcpKeepalive::new()
-                    .with_time(DEAD_PEER_TIMEOUT)
-                    .with_interval(DEAD_PEER_TIMEOUT / 3);
-                stream
-                    .set_nodelay(true)
-                    .and_then(|()| socket.set_tcp_keepalive(&keepalive))
-                    .and_then(|()| socket.set_tcp_user_timeout(Some(DEAD_PEER_TIMEOUT)))
-                    .map_err(|error| unreachable(&error))?;
-                return Ok(stream);
-            }
-            Ok(Err(error)) => failed = unreachable(&error),
-            Err(_) => failed = unreachable(&format!("no connection within {CONNECT_TIMEOUT:?}")),
-        }
-    }
-    Err(failed)
 }
 
 async fn open<S>(config: &RedisConfig, stream: S) -> Result<Connection, Failure>
@@ -164,25 +127,4 @@ fn greeting_of(answer: &[Value]) -> Greeting {
         }
     };
     Greeting { version: of("version"), mode: of("mode"), role: of("role") }
-}
-
-fn tls(config: &RedisConfig) -> Result<ClientConfig, Failure> {
-    let unusable = |reason: String| Failure::Unusable(format!("TLS cannot be set up: {reason}"));
-    let path = config.roots.as_ref().ok_or_else(|| {
-        unusable("no root certificates of the system were found: set redis.ca_file".to_owned())
-    })?;
-    let failed =
-        |error: &dyn ToString| unusable(format!("{}: {}", path.display(), error.to_string()));
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| failed(&error))?;
-    let mut roots = RootCertStore::empty();
-    // A system bundle may contain certificates that cannot be parsed: they are not used.
-    if roots.add_parsable_certificates(certificates).0 == 0 {
-        return Err(failed(&"it contains no usable certificate"));
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| failed(&error))?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }

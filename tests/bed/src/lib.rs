@@ -51,6 +51,7 @@ pub use exactly_once::{ExactlyOnce, assert_aborts};
 pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
 pub use kfake::Kfake;
 pub use patroni::{Patroni, PatroniBuilder};
+pub use port::Port;
 pub use postgres::{
     DataSnapshot, Major, PausedReceiver, Postgres, PostgresBuilder, STANDBY_SLOT, Stop,
 };

@@ -15,13 +15,13 @@ const COUNT: u16 = 15_000;
 
 /// A port that no other process gets until this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _held: File,
 }
 
 impl Port {
-    pub(crate) fn reserve() -> Result<Self, BedError> {
+    pub fn reserve() -> Result<Self, BedError> {
         static TRIED: AtomicU16 = AtomicU16::new(0);
         let directory = cache::directory()?.join("ports");
         cache::make_open(&directory)?;
@@ -41,7 +41,7 @@ impl Port {
         Err(BedError::NoPort)
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.number
     }
 }

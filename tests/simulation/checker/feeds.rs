@@ -121,7 +121,7 @@ impl Checker<'_> {
             Some((
                 _,
                 Left::Turned { why: Why::Behind | Why::Over | Why::StreamCostsLess, within: true },
-            )) => Err("I5: a feed is switched within a transaction".into()),
+            )) if !is_replay => Err("I5: a feed is switched within a transaction".into()),
             Some((_, Left::Turned { why: Why::Behind, .. }))
                 if from != start && !anew && !is_replay =>
             {

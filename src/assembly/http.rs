@@ -1,0 +1,77 @@
+//! A relay to an HTTP endpoint.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::{AssemblyError, relay_settings};
+use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::metrics::Metrics;
+use crate::record::Policy;
+use crate::relay::core::Core;
+use crate::relay::{Relay, StopHandle, Until, stop_channel};
+use crate::sink::{ConfiguredSink, HttpConfig, HttpSink, HttpSource, HttpUrl, Signers};
+use crate::source::{self, Source};
+
+pub(super) fn relay_from<P: Source>(
+    (source, core): (P, Core),
+    config: &Config,
+    environment: &Environment,
+    (until, metrics): (Option<Until>, Arc<Metrics>),
+) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
+    let http = http_config(config, environment)?;
+    let sink = HttpSink::new(&http, &http_source(config, environment), Arc::clone(&metrics))?;
+    let (handle, stop) = stop_channel();
+    let settings = relay_settings(config, until);
+    let relay = Relay::new(core, ConfiguredSink::Http(sink), source, settings, stop);
+    Ok((relay.with_metrics(metrics), handle))
+}
+
+/// The configured endpoint.
+pub(crate) fn http_config(
+    config: &Config,
+    environment: &Environment,
+) -> Result<HttpConfig, ConfigError> {
+    let http = config.http_now(environment)?;
+    let invalid = |setting, reason: &str| config.invalid(setting, &reason);
+    let url = http.url.as_ref().map_or("", |url| url.expose_secret());
+    if url.is_empty() {
+        return Err(invalid(Setting::HttpUrl, "is needed with sink.kind = \"http\""));
+    }
+    let url = HttpUrl::parse(url).map_err(|error| invalid(Setting::HttpUrl, &error))?;
+    if config.poison.include(Policy::DeadLetter) && !url.names_topic() {
+        let reason = "a policy is `dead_letter`: {topic} has to be part of the URL, so that dead \
+                      letters (poison.dead_letter_topic) go elsewhere";
+        return Err(invalid(Setting::HttpUrl, reason));
+    }
+    if http.ca_file.is_some() && !url.tls {
+        let reason = "has no effect without TLS: write https:// in http.url";
+        return Err(invalid(Setting::HttpCaFile, reason));
+    }
+    let signers = http.secret.as_ref().map(|secret| Signers::parse(secret.expose_secret()));
+    let signers = signers.transpose().map_err(|error| invalid(Setting::HttpSecret, &error))?;
+    let is_header = |text: &SecretString| {
+        text.expose_secret().bytes().all(|byte| (b' '..=b'~').contains(&byte))
+    };
+    if !http.authorization.as_ref().is_none_or(is_header) {
+        let reason = "it is not one line of ASCII";
+        return Err(invalid(Setting::HttpAuthorization, reason));
+    }
+    let own = |path: &PathBuf| environment.path(path);
+    let roots = http.ca_file.as_ref().map(own).or_else(source::system_bundle);
+    let (lanes, timeout, authorization) = (http.lanes, http.timeout, http.authorization);
+    Ok(HttpConfig {
+        url,
+        roots,
+        signers: signers.unwrap_or_default(),
+        authorization,
+        lanes,
+        timeout,
+    })
+}
+
+fn http_source(config: &Config, environment: &Environment) -> HttpSource {
+    let (config, environment) = (config.clone(), environment.clone());
+    HttpSource::new(move || http_config(&config, &environment).map_err(|error| error.to_string()))
+}

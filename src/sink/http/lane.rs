@@ -1,0 +1,262 @@
+//! A lane: one connection, with one request in flight.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, Response};
+use secrecy::ExposeSecret as _;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::config::{HttpConfig, HttpSource};
+use super::connection::{Connection, connect};
+use super::request::Delivery;
+use super::shared::{Done, Shared};
+use super::verdict::{Failure, Verdict, verdict};
+use crate::excerpt::at_most;
+use crate::sink::{Outcome, Report};
+
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// Minimum and maximum delay between two attempts.
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
+
+/// How long a connection is used: a load balancer gets to place it anew, and a changed secret is
+/// read.
+const LIFETIME: Duration = Duration::from_secs(300);
+
+/// How much of an answer is read, in bytes; after a longer one the connection is closed.
+const ANSWER_MAX: usize = 64 << 10;
+
+/// How much of it an error repeats, in characters.
+const SHOWN: usize = 200;
+
+pub(super) struct Lane {
+    number: u16,
+    source: HttpSource,
+    deliveries: UnboundedReceiver<Delivery>,
+    epoch: watch::Receiver<u64>,
+    shared: Arc<Shared>,
+    open: Option<Open>,
+}
+
+/// An open connection, and the configuration that it was opened with.
+struct Open {
+    connection: Connection,
+    config: HttpConfig,
+    since: Instant,
+}
+
+/// Nothing more is to be sent: the sink is gone.
+struct Gone;
+
+impl Lane {
+    pub(super) fn new(
+        number: u16,
+        source: HttpSource,
+        (deliveries, epoch): (UnboundedReceiver<Delivery>, watch::Receiver<u64>),
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self { number, source, deliveries, epoch, shared, open: None }
+    }
+
+    /// Works until the sink is gone.
+    pub(super) async fn run(mut self) {
+        // Whether the endpoint can be reached is known before the first event.
+        if self.number == 0 && self.connect_first().await.is_err() {
+            return;
+        }
+        let mut refused = None;
+        while let Some(delivery) = self.deliveries.recv().await {
+            let epoch = *self.epoch.borrow_and_update();
+            // What follows a refused event is produced again, behind it.
+            if delivery.epoch < epoch || refused == Some(delivery.epoch) {
+                continue;
+            }
+            match self.deliver(delivery).await {
+                Ok(None) => {}
+                Ok(Some(epoch)) => refused = Some(epoch),
+                Err(Gone) => return,
+            }
+        }
+    }
+
+    /// Connects, however long it takes.
+    async fn connect_first(&mut self) -> Result<(), Gone> {
+        let mut delays = delays();
+        while let Err(failure) = self.ready().await {
+            self.shared.fails(self.number, failure, None);
+            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]);
+            tokio::select! {
+                () = sleep(delay) => {}
+                changed = self.epoch.changed() => changed.map_err(|_| Gone)?,
+            }
+        }
+        self.shared.works(self.number);
+        Ok(())
+    }
+
+    /// Sends it until that succeeds, or its epoch is over. Returns the epoch if the endpoint rejects
+    /// it for good.
+    async fn deliver(&mut self, delivery: Delivery) -> Result<Option<u64>, Gone> {
+        let mut delays = delays();
+        let mut epoch = self.epoch.clone();
+        loop {
+            let attempted = tokio::select! {
+                attempted = self.attempt(&delivery) => Some(attempted),
+                changed = epoch.changed() => {
+                    changed.map_err(|_| Gone)?;
+                    None
+                }
+            };
+            let (failure, after) = match attempted {
+                None => {
+                    // A request that was given up must not stay in front of the next one.
+                    self.open = None;
+                    return Ok(None);
+                }
+                Some(Verdict::Delivered) => {
+                    self.done(delivery, Outcome::Delivered);
+                    return Ok(None);
+                }
+                Some(Verdict::Refused(refusal)) => {
+                    let epoch = delivery.epoch;
+                    self.done(delivery, Outcome::Refused(refusal));
+                    return Ok(Some(epoch));
+                }
+                Some(Verdict::Later(failure, after)) => (failure, after.unwrap_or_default()),
+            };
+            self.shared.fails(self.number, failure, Some(&delivery.topic));
+            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]).max(after);
+            tokio::select! {
+                () = sleep(delay) => {}
+                changed = epoch.changed() => return changed.map(|()| None).map_err(|_| Gone),
+            }
+        }
+    }
+
+    fn done(&self, delivery: Delivery, outcome: Outcome) {
+        self.shared.works(self.number);
+        let is_delivered = outcome == Outcome::Delivered;
+        let report = Report::new(delivery.seq, outcome);
+        let after = report.at.saturating_duration_since(delivery.since);
+        let Delivery { epoch, topic, bytes, .. } = delivery;
+        self.shared.done(Done { epoch, report, topic, bytes, after }, is_delivered);
+    }
+
+    async fn attempt(&mut self, delivery: &Delivery) -> Verdict {
+        let was_open = self.open.as_ref().is_some_and(Open::is_usable);
+        match self.exchange(delivery).await {
+            // The server may have closed an idle connection meanwhile.
+            Err(_) if was_open => match self.exchange(delivery).await {
+                Ok(verdict) => verdict,
+                Err(failure) => Verdict::Later(failure, None),
+            },
+            Ok(verdict) => verdict,
+            Err(failure) => Verdict::Later(failure, None),
+        }
+    }
+
+    /// One request and its answer. The connection is closed unless it can be used again.
+    async fn exchange(&mut self, delivery: &Delivery) -> Result<Verdict, Failure> {
+        self.ready().await?;
+        let Some(mut open) = self.open.take() else {
+            return Err(Failure::Unreachable("the connection was lost".to_owned()));
+        };
+        let address = open.config.url.address();
+        let lost = |error: &dyn ToString| {
+            Failure::Unreachable(format!("{address}: {}", error.to_string()))
+        };
+        let request = request(delivery, &open.config).map_err(|reason| lost(&reason))?;
+        let limit = open.config.timeout;
+        let answered = timeout(limit, async {
+            let sender = &mut open.connection.sender;
+            sender.ready().await?;
+            let answer = sender.send_request(request).await?;
+            Ok::<_, hyper::Error>(read(answer).await)
+        });
+        let answered = answered.await.map_err(|_| lost(&format!("no answer within {limit:?}")))?;
+        let (head, said) = answered.map_err(|error| lost(&error))?;
+        let verdict = verdict(&address, head.status, &head.headers, said.as_deref().unwrap_or(""));
+        if said.is_some() {
+            self.open = Some(open);
+        }
+        Ok(verdict)
+    }
+
+    /// Opens a connection, unless there is one.
+    async fn ready(&mut self) -> Result<(), Failure> {
+        if self.open.as_ref().is_some_and(Open::is_usable) {
+            return Ok(());
+        }
+        self.open = None;
+        let config = self.source.read().map_err(Failure::Unusable)?;
+        let connection = connect(&config).await?;
+        self.open = Some(Open { connection, config, since: Instant::now() });
+        Ok(())
+    }
+}
+
+impl Open {
+    fn is_usable(&self) -> bool {
+        self.since.elapsed() < LIFETIME && !self.connection.sender.is_closed()
+    }
+}
+
+fn delays() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(RETRY_DELAYS[0])
+        .with_max_delay(RETRY_DELAYS[1])
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+/// The request, signed now.
+fn request(delivery: &Delivery, config: &HttpConfig) -> Result<Request<Full<Bytes>>, String> {
+    let target = config.url.target(&delivery.topic).ok_or("the topic cannot be part of a URL")?;
+    let body = Full::new(delivery.body.clone());
+    let mut request = Request::builder().method(Method::POST).uri(target).body(body);
+    let request = request.as_mut().map_err(|error| error.to_string())?;
+    let headers = request.headers_mut();
+    headers.insert(HOST, config.url.authority.clone());
+    headers.insert(
+        USER_AGENT,
+        HeaderValue::from_static(concat!("walpost/", env!("CARGO_PKG_VERSION"))),
+    );
+    if let Some(authorization) = &config.authorization {
+        let mut value = HeaderValue::from_str(authorization.expose_secret())
+            .map_err(|_| "http.authorization cannot be the value of a header")?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    for (name, value) in &delivery.headers {
+        headers.append(name, value.clone());
+    }
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(seconds));
+    let signature =
+        config.signers.sign(delivery.id.as_bytes(), &seconds.to_string(), &delivery.body);
+    if let Some(signature) = signature {
+        let signature = HeaderValue::from_str(&signature).map_err(|error| error.to_string())?;
+        headers.insert(WEBHOOK_SIGNATURE, signature);
+    }
+    Ok(std::mem::take(request))
+}
+
+/// The head of an answer, and the beginning of its body; `None` if it was not read to its end.
+async fn read(answer: Response<Incoming>) -> (hyper::http::response::Parts, Option<String>) {
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, ANSWER_MAX).collect().await.ok();
+    let said = body.map(|body| {
+        let text = body.to_bytes();
+        at_most(SHOWN, String::from_utf8_lossy(&text).trim())
+    });
+    (head, said)
+}

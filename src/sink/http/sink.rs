@@ -1,0 +1,164 @@
+//! The sink itself: it gives each record to the lane of its key.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::thread;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use super::config::{HttpConfig, HttpSource};
+use super::lane::Lane;
+use super::request::Delivery;
+use super::shared::Shared;
+use crate::ledger::Seq;
+use crate::metrics::{Metrics, Published};
+use crate::outlet::{Outlet, ProduceError};
+use crate::position::EventPosition;
+use crate::record::Record;
+use crate::sink::{Condition, Outcome, Peer, Report, Sink, SinkError};
+
+/// An HTTP endpoint.
+const ENDPOINT: Peer = Peer {
+    name: "the HTTP endpoint",
+    label: "http",
+    unreachable: "see whether the server of http.url runs and can be reached from here",
+    credentials: "http.authorization and http.secret",
+};
+
+/// The code of the publish-error metric for records that are refused.
+const REFUSED: &str = "refused";
+
+/// An HTTP endpoint.
+pub struct HttpSink {
+    lanes: Vec<UnboundedSender<Delivery>>,
+    /// The lane of the next record without a key.
+    next: usize,
+    /// Rises with each replaced producer: lanes drop what is older.
+    epoch: watch::Sender<u64>,
+    shared: Arc<Shared>,
+    reports: Vec<Report>,
+    conditions: Vec<Condition>,
+    metrics: Arc<Metrics>,
+}
+
+impl HttpSink {
+    /// A sink that connects at once. A server that cannot be reached is no error here.
+    pub(crate) fn new(
+        config: &HttpConfig,
+        source: &HttpSource,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, SinkError> {
+        let (epoch, shared) = (watch::Sender::new(0), Arc::<Shared>::default());
+        let (lanes, workers): (Vec<_>, Vec<_>) = (0..config.lanes)
+            .map(|number| {
+                let (sender, deliveries) = unbounded_channel();
+                let (source, shared) = (source.clone(), Arc::clone(&shared));
+                (sender, Lane::new(number, source, (deliveries, epoch.subscribe()), shared))
+            })
+            .unzip();
+        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(failed)?;
+        let thread = thread::Builder::new().name("walpost-http".to_owned());
+        let work = move || {
+            runtime.block_on(futures_util::future::join_all(workers.into_iter().map(Lane::run)));
+            // Does not wait for a pending DNS lookup.
+            runtime.shutdown_background();
+        };
+        thread.spawn(work).map_err(failed)?;
+        metrics.sink_producers.set(1);
+        let (reports, conditions) = (Vec::new(), Vec::new());
+        Ok(Self { lanes, next: 0, epoch, shared, reports, conditions, metrics })
+    }
+
+    fn lane(&mut self, key: Option<&[u8]>) -> usize {
+        let Some(key) = key else {
+            self.next = (self.next + 1) % self.lanes.len();
+            return self.next;
+        };
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        let lanes = self.lanes.len() as u64;
+        usize::try_from(hasher.finish() % lanes).unwrap_or_default()
+    }
+
+    fn take_news(&mut self) {
+        let news = self.shared.take();
+        let epoch = *self.epoch.borrow();
+        for done in news.done {
+            match &done.report.outcome {
+                Outcome::Delivered => {
+                    let published = Published { events: 1, bytes: done.bytes };
+                    self.metrics.published(&done.topic, published);
+                    self.metrics.broker_ack(done.after);
+                }
+                _ => self.metrics.publish_error(&done.topic, REFUSED),
+            }
+            if done.epoch == epoch {
+                self.reports.push(done.report);
+            }
+        }
+        for failed in news.failed {
+            self.metrics.publish_error(&failed.topic, failed.code);
+        }
+        self.conditions.extend(news.conditions);
+    }
+}
+
+impl Outlet for HttpSink {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        let epoch = *self.epoch.borrow();
+        let delivery = Delivery::new((epoch, seq), position, record).map_err(|refusal| {
+            self.metrics.publish_error(record.topic, REFUSED);
+            ProduceError::Refused(refusal)
+        })?;
+        let lane = self.lane(record.key);
+        if self.lanes[lane].send(delivery).is_err() {
+            return Err(ProduceError::Broken("the thread of the requests has ended".to_owned()));
+        }
+        crate::crash_points::point!("produced");
+        Ok(())
+    }
+}
+
+impl Sink for HttpSink {
+    fn peer(&self) -> &'static Peer {
+        &ENDPOINT
+    }
+
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        self.take_news();
+        into.append(&mut self.reports);
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        self.take_news();
+        std::mem::take(&mut self.conditions)
+    }
+
+    fn is_connected(&self) -> Option<bool> {
+        self.shared.is_connected()
+    }
+
+    async fn wait_for_events(&self, eager: bool) {
+        if eager && !self.reports.is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = self.shared.stirred.notified() => {}
+            () = self.shared.delivered.notified(), if eager => {}
+        }
+    }
+
+    async fn replace_producer(&mut self) -> Result<(), SinkError> {
+        self.take_news();
+        self.epoch.send_modify(|epoch| *epoch += 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! The endpoint is away, slow, busy or wrong: walpost keeps its session, its position and its
+//! memory, and sends everything in order once the endpoint takes it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use walpost_bed::eventually;
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::writer::Writer;
+
+use super::fixture::HttpFixture;
+use super::receiver::Answer;
+
+const RECOVERED: &str = "delivering to the HTTP endpoint again";
+
+/// What memory may grow by once the budget is spent, in bytes.
+const GROWTH: u64 = 16 * 1024 * 1024;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outage_keeps_session_position_and_memory() {
+    let fixture = HttpFixture::new().await;
+    fixture.inner.postgres.execute("ALTER SYSTEM SET wal_sender_timeout = '3s'").await;
+    fixture.inner.postgres.execute("SELECT pg_reload_conf()").await;
+    let walpost = fixture.command("run").args(["--in-flight-bytes", "1MiB"]).start();
+    fixture.insert(100, 5).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let walsender = fixture.inner.walsender().await;
+    fixture.receiver.stop().await;
+    fixture.insert(20_000, 50).await;
+    walpost.await_line("http.url", SHORT_TIMEOUT).await;
+    let before = walpost.rss_bytes().expect("it runs");
+    // Up to somewhere in the transaction, at the latest.
+    let confirmed = fixture.inner.confirmed_flush().await;
+    // Several times what the server waits for a client that does not answer.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    fixture.insert(20_000, 50).await;
+    let after = walpost.rss_bytes().expect("it runs");
+    assert!(after < before + GROWTH, "{before} {after}");
+    assert_eq!(fixture.inner.confirmed_flush().await, confirmed, "nothing is confirmed");
+    fixture.receiver.start_again();
+    fixture.assert_exact().await;
+    walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
+    assert_eq!(fixture.inner.walsender().await, walsender, "the same session");
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flapping_server_gets_everything_in_order() {
+    let fixture = HttpFixture::new().await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.inner.postgres, 300);
+    for _ in 0..8 {
+        writer.commits(40).await;
+        fixture.receiver.stop().await;
+        writer.commits(10).await;
+        fixture.receiver.start_again();
+    }
+    writer.commits(20).await;
+    fixture.assert_ok_after(writer).await;
+    stop(walpost).await;
+}
+
+/// One answer of three is an error that passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn busy_server_gets_everything_once_and_in_order() {
+    let fixture = HttpFixture::new().await;
+    let count = AtomicU32::new(0);
+    fixture.receiver.answers(move |_| {
+        let statuses = [503, 200, 429, 200, 200, 500, 200, 408, 200];
+        Answer::of(statuses[count.fetch_add(1, Ordering::Relaxed) as usize % statuses.len()])
+    });
+    let walpost = fixture.run().await;
+    for _ in 0..5 {
+        fixture.insert(20, 7).await;
+    }
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_that_the_server_asks_for_is_kept() {
+    let fixture = HttpFixture::new().await;
+    let count = AtomicU32::new(0);
+    fixture.receiver.answers(move |_| match count.fetch_add(1, Ordering::Relaxed) {
+        0 => Answer { headers: vec![("retry-after", "2".to_owned())], ..Answer::of(503) },
+        _ => Answer::of(200),
+    });
+    let walpost = fixture.run().await;
+    fixture.insert(1, 1).await;
+    fixture.assert_exact().await;
+    let requests = fixture.receiver.requests();
+    assert!(requests[1].at - requests[0].at >= Duration::from_secs(2));
+    stop(walpost).await;
+}
+
+/// What is wrong for every event is not the fault of one: nothing is skipped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_url_is_said_and_waited_for() {
+    let fixture = HttpFixture::new().await.configured("[poison]\nrefused = 'skip'\n");
+    for (status, advice) in
+        [(404, "correct http.url"), (410, "wants no events any more"), (308, "redirects")]
+    {
+        fixture
+            .receiver
+            .answers(move |_| Answer { body: "nobody here".into(), ..Answer::of(status) });
+        let walpost = fixture.run().await;
+        fixture.insert(3, 3).await;
+        let line = walpost.await_line(advice, SHORT_TIMEOUT).await;
+        assert!(line.contains(&status.to_string()) && line.contains("nobody here"), "{line}");
+        fixture.receiver.answers(|_| Answer::of(200));
+        fixture.assert_exact().await;
+        walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answer_that_does_not_come_is_waited_for_no_longer_than_configured() {
+    let fixture = HttpFixture::new().await.configured("[http]\ntimeout = '300ms'\n");
+    fixture.receiver.answers(|_| Answer { after: Duration::from_secs(60), ..Answer::of(200) });
+    let walpost = fixture.run().await;
+    fixture.insert(1, 1).await;
+    walpost.await_line("no answer within 300ms", SHORT_TIMEOUT).await;
+    fixture.receiver.answers(|_| Answer::of(200));
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(fixture.receiver.accepted().len(), 1);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_that_is_away_at_the_start_is_waited_for() {
+    let fixture = HttpFixture::new().await;
+    fixture.receiver.stop().await;
+    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
+    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
+    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+    assert_eq!(line["endpoint"], format!("127.0.0.1:{}", fixture.receiver.port()));
+    let address = line["endpoints"].as_str().expect("an address").to_owned();
+    let ask = async |path: &str| {
+        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
+        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    eventually(SHORT_TIMEOUT, "it is not ready", async || {
+        let (ready, text) = ask("/readyz").await;
+        !ready && text.contains("HTTP endpoint")
+    })
+    .await;
+    fixture.receiver.start_again();
+    eventually(LONG_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    fixture.insert(10, 3).await;
+    fixture.assert_exact().await;
+    let metrics = ask("/metrics").await.1;
+    let published =
+        r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
+    assert!(metrics.contains(published), "{metrics}");
+    stop(walpost).await;
+}

@@ -1,0 +1,250 @@
+//! An HTTP server that accepts events, or answers as a test wants.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+use walpost_bed::{Consumed, Port};
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Received {
+    pub method: String,
+    pub target: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// The status that it was answered with.
+    pub status: u16,
+    pub at: Instant,
+}
+
+impl Received {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    fn consumed(&self) -> Consumed {
+        let headers = self.headers.iter();
+        let headers = headers
+            .map(|(name, value)| (name.as_str().to_owned(), Some(value.as_bytes().to_vec())));
+        Consumed {
+            topic: self.header("walpost-topic").unwrap_or_default().to_owned(),
+            partition: 0,
+            offset: 0,
+            key: self.header("walpost-key").map(|key| key.as_bytes().to_vec()),
+            value: Some(self.body.to_vec()),
+            headers: headers.collect(),
+            timestamp_ms: None,
+        }
+    }
+}
+
+/// How a request is answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: String,
+    /// The time before it.
+    pub after: Duration,
+}
+
+impl Answer {
+    pub fn of(status: u16) -> Self {
+        Self { status, headers: Vec::new(), body: String::new(), after: Duration::ZERO }
+    }
+}
+
+type Plan = Box<dyn Fn(&Received) -> Answer + Send + Sync>;
+
+struct Inner {
+    plan: Mutex<Plan>,
+    requests: Mutex<Vec<Received>>,
+    /// The keys that are being answered, and those that came while one was.
+    busy: Mutex<BTreeSet<String>>,
+    overlapping: Mutex<Vec<String>>,
+}
+
+/// The server. Its port stays the same.
+pub struct Receiver {
+    port: Port,
+    inner: Arc<Inner>,
+    tls: Option<TlsAcceptor>,
+    running: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no test panics with it")
+}
+
+impl Receiver {
+    /// One that accepts everything.
+    pub fn start() -> Self {
+        Self::over(None)
+    }
+
+    /// The same by TLS, with this certificate and key.
+    pub fn with_tls(certificate: &Path, key: &Path) -> Self {
+        let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
+            .and_then(Iterator::collect)
+            .expect("certificates");
+        let key = PrivateKeyDer::from_pem_file(key).expect("a key");
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .expect("a pair");
+        Self::over(Some(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    fn over(tls: Option<TlsAcceptor>) -> Self {
+        let inner = Inner {
+            plan: Mutex::new(Box::new(|_| Answer::of(200))),
+            requests: Mutex::default(),
+            busy: Mutex::default(),
+            overlapping: Mutex::default(),
+        };
+        let port = Port::reserve().expect("a port");
+        let listener = listener(port.number());
+        let receiver = Self { port, inner: Arc::new(inner), tls, running: Mutex::new(None) };
+        receiver.serve(listener);
+        receiver
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Answers like this from here on.
+    pub fn answers(&self, plan: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
+        *locked(&self.inner.plan) = Box::new(plan);
+    }
+
+    pub fn requests(&self) -> Vec<Received> {
+        locked(&self.inner.requests).clone()
+    }
+
+    /// Those that were answered with 2xx, in the order of the answers.
+    pub fn accepted(&self) -> Vec<Received> {
+        let mut requests = self.requests();
+        requests.retain(|request| (200..300).contains(&request.status));
+        requests
+    }
+
+    pub fn records(&self) -> Vec<Consumed> {
+        self.accepted().iter().map(Received::consumed).collect()
+    }
+
+    /// No key ever had two requests at a time.
+    pub fn assert_one_at_a_time(&self) {
+        let overlapping = locked(&self.inner.overlapping);
+        assert!(overlapping.is_empty(), "{overlapping:?}");
+    }
+
+    /// Closes its port and all connections, whatever is in flight.
+    pub async fn stop(&self) {
+        let task = locked(&self.running).take();
+        if let Some(task) = task {
+            task.abort();
+            // The port is free once it has ended.
+            let _ = task.await;
+        }
+        locked(&self.inner.busy).clear();
+    }
+
+    pub fn start_again(&self) {
+        self.serve(listener(self.port()));
+    }
+
+    fn serve(&self, listener: TcpListener) {
+        let (inner, tls) = (Arc::clone(&self.inner), self.tls.clone());
+        let task = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { continue };
+                connections.spawn(talk(Arc::clone(&inner), tls.clone(), stream));
+            }
+        });
+        *locked(&self.running) = Some(task);
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(task) = locked(&self.running).take() {
+            task.abort();
+        }
+    }
+}
+
+/// A listener whose port can be bound again while old connections of it linger.
+fn listener(port: u16) -> TcpListener {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_reuse_address(true).expect("an option");
+    socket.set_nonblocking(true).expect("an option");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], port)).into()).expect("a free port");
+    socket.listen(128).expect("it listens");
+    TcpListener::from_std(socket.into()).expect("a listener")
+}
+
+async fn talk(inner: Arc<Inner>, tls: Option<TlsAcceptor>, stream: TcpStream) {
+    let service = service_fn(|request| answer(Arc::clone(&inner), request));
+    // An error is that of a client that is gone.
+    match tls {
+        None => drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await),
+        Some(tls) => {
+            if let Ok(stream) = tls.accept(stream).await {
+                let stream = TokioIo::new(stream);
+                drop(http1::Builder::new().serve_connection(stream, service).await);
+            }
+        }
+    }
+}
+
+async fn answer(
+    inner: Arc<Inner>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let Ok(body) = body.collect().await else { return Ok(Response::default()) };
+    let mut received = Received {
+        method: head.method.to_string(),
+        target: head.uri.to_string(),
+        headers: head.headers,
+        body: body.to_bytes(),
+        status: 0,
+        at: Instant::now(),
+    };
+    let key = received.header("walpost-key").unwrap_or_default().to_owned();
+    if !locked(&inner.busy).insert(key.clone()) {
+        locked(&inner.overlapping).push(key.clone());
+    }
+    let answer = (locked(&inner.plan))(&received);
+    tokio::time::sleep(answer.after).await;
+    received.status = answer.status;
+    locked(&inner.busy).remove(&key);
+    locked(&inner.requests).push(received);
+    let mut response = Response::builder().status(answer.status);
+    for (name, value) in answer.headers {
+        response = response.header(name, value);
+    }
+    Ok(response.body(Full::from(answer.body)).expect("an answer"))
+}

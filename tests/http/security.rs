@@ -1,0 +1,93 @@
+//! TLS, signatures, and credentials: right, wrong, and changed while walpost runs.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use walpost_bed::CertificateAuthority;
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+
+use super::fixture::HttpFixture;
+use super::receiver::{Answer, Received, Receiver};
+
+const SECRETS: [[u8; 32]; 2] = [[1; 32], [2; 32]];
+
+fn secret(number: usize) -> String {
+    format!("whsec_{}", STANDARD.encode(SECRETS[number]))
+}
+
+/// Whether one of its signatures is that of a secret.
+fn is_signed(request: &Received, number: usize) -> bool {
+    let part = |name: &str| request.header(name).expect(name);
+    let (id, seconds) = (part("webhook-id"), part("webhook-timestamp"));
+    let key = ring_key(&SECRETS[number]);
+    let content = [id.as_bytes(), b".", seconds.as_bytes(), b".", &request.body].concat();
+    part("webhook-signature").split(' ').any(|signature| {
+        let tag = signature.strip_prefix("v1,").expect("a version");
+        let tag = STANDARD.decode(tag).expect("base64");
+        ring::hmac::verify(&key, &content, &tag).is_ok()
+    })
+}
+
+fn ring_key(secret: &[u8]) -> ring::hmac::Key {
+    ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_signed_with_each_secret_of_the_file() {
+    let fixture = HttpFixture::new().await;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), secret(0)).expect("written");
+    let command = fixture.command("run").env("WALPOST_HTTP_SECRET_FILE", file.path());
+    let walpost = command.start();
+    fixture.insert(5, 2).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let before = fixture.receiver.accepted();
+    assert!(before.iter().all(|request| is_signed(request, 0) && !is_signed(request, 1)));
+    // It is read again with each connection.
+    std::fs::write(file.path(), format!("{} {}\n", secret(0), secret(1))).expect("written");
+    fixture.receiver.stop().await;
+    fixture.receiver.start_again();
+    fixture.insert(5, 2).await;
+    fixture.assert_exact().await;
+    let after = fixture.receiver.accepted().split_off(before.len());
+    assert!(after.iter().all(|request| is_signed(request, 0) && is_signed(request, 1)));
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn authorization_is_sent_and_a_wrong_one_ends_the_start() {
+    let fixture = HttpFixture::new().await;
+    fixture.receiver.answers(|request| match request.header("authorization") {
+        Some("Bearer right") => Answer::of(200),
+        _ => Answer::of(401),
+    });
+    fixture.insert(3, 3).await;
+    let wrong = fixture.command("run").env("WALPOST_HTTP_AUTHORIZATION", "Bearer wr0ng").start();
+    let (code, said) = walpost_bed::fixture::ended(&wrong).await;
+    assert_ne!(code, Some(0));
+    assert!(said.contains("401") && said.contains("http.authorization"), "{said}");
+    assert!(!said.contains("wr0ng"), "{said}");
+    let right = fixture.command("run").env("WALPOST_HTTP_AUTHORIZATION", "Bearer right").start();
+    fixture.assert_exact().await;
+    stop(right).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_with_a_private_authority_is_used_and_verified() {
+    let (authority, stranger) = (CertificateAuthority::new(), CertificateAuthority::new());
+    let pair = authority.server("127.0.0.1");
+    let receiver = Receiver::with_tls(&pair.certificate, &pair.key);
+    let mut fixture = HttpFixture::with(receiver).await;
+    fixture.url = fixture.url.replace("http://", "https://");
+    let ca = |authority: &CertificateAuthority| {
+        format!("[http]\nca_file = '{}'\n", authority.root().display())
+    };
+    fixture.insert(10, 3).await;
+    let fixture = fixture.configured(&ca(&stranger));
+    let walpost = fixture.command("run").start();
+    walpost.await_line("TLS: invalid peer certificate", SHORT_TIMEOUT).await;
+    stop(walpost).await;
+    let fixture = fixture.configured(&ca(&authority));
+    let walpost = fixture.run().await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
