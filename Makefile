@@ -5,9 +5,9 @@
 # run it first.
 
 .DEFAULT_GOAL := help
-.PHONY: advisories alerts bench bench-instructions bench-matrix bench-peers bench-records \
-  bench-redis book consumers corpus deb-test debezium debezium-corpus demo demo-compose deny \
-  docker-test docs faults features fuzz helm-test help lint long monitoring other-kafka \
+.PHONY: advisories alerts bench bench-http bench-instructions bench-matrix bench-peers \
+  bench-records bench-redis book consumers corpus deb-test debezium debezium-corpus demo \
+  demo-compose deny docker-test docs faults features fuzz helm-test help lint long monitoring other-kafka \
   packaging-test patroni release setup simulate soak test writers
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, the
@@ -157,6 +157,10 @@ bench-peers: setup ## Benchmark against Debezium on Kafka Connect and pg_recvlog
 MATRIX ?= --rounds 1 --rows 300000
 bench-matrix: setup ## Benchmark over networks, many partitions, other tables' WAL (BENCH=latency: a part)
 	cargo bench --bench pipeline -- --matrix --json target/bench/matrix.json $(MATRIX) $(BENCH)
+
+# BENCH="1 100000": one round, of so many rows.
+bench-http: setup ## Benchmark a backlog to an HTTP endpoint beside a bare client
+	cargo bench --features http --bench http -- $(BENCH)
 
 # Ten minutes. BENCH="1 100000": one round, of so many rows.
 bench-redis: setup ## Benchmark a backlog to a Redis stream beside a bare producer

@@ -113,6 +113,10 @@ impl RowReader {
         Self { _tail: tail, _reader: reader, read, missed }
     }
 
+    fn missed_so_far(&self) -> usize {
+        self.missed.lock().expect("whole").len()
+    }
+
     /// The ids of the events whose rows were not visible, once `count` events have been read.
     async fn missed(&self, count: usize) -> Vec<String> {
         eventually(LONG_TIMEOUT, "the consumer reads everything", async || {
@@ -140,16 +144,14 @@ async fn read_rows(pair: &Pair, answering: &Answering, holds: bool) -> Vec<Strin
             writer.commits(20).await;
         }
         let before = answering.scrape().await.of(WAIT_SECONDS);
-        let published = fixture.records().await.len();
+        let missed = reader.missed_so_far();
         let paused = pair.standby.pause_wal_receiver().await;
         eventually(SHORT_TIMEOUT, "all writers wait", async || pair.hanging().await == 3).await;
         if holds {
             pair.held_back(answering, before + 0.1 * f64::from(round)).await;
         } else {
-            eventually(SHORT_TIMEOUT, "their events arrive", async || {
-                fixture.records().await.len() > published
-            })
-            .await;
+            eventually(SHORT_TIMEOUT, "a row is missed", async || reader.missed_so_far() > missed)
+                .await;
         }
         drop(paused);
     }

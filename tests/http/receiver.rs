@@ -219,6 +219,18 @@ async fn talk(inner: Arc<Inner>, tls: Option<TlsAcceptor>, stream: TcpStream) {
     }
 }
 
+/// A key that is being answered, until that is done or the client is gone.
+struct Busy<'a> {
+    inner: &'a Inner,
+    key: String,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        locked(&self.inner.busy).remove(&self.key);
+    }
+}
+
 async fn answer(
     inner: Arc<Inner>,
     request: Request<Incoming>,
@@ -237,10 +249,11 @@ async fn answer(
     if !locked(&inner.busy).insert(key.clone()) {
         locked(&inner.overlapping).push(key.clone());
     }
+    let busy = Busy { inner: &inner, key };
     let answer = (locked(&inner.plan))(&received);
     tokio::time::sleep(answer.after).await;
     received.status = answer.status;
-    locked(&inner.busy).remove(&key);
+    drop(busy);
     locked(&inner.requests).push(received);
     let mut response = Response::builder().status(answer.status);
     for (name, value) in answer.headers {

@@ -86,6 +86,8 @@ async fn rotated_password_is_read_from_its_file() {
     let address = fixture.url.trim_start_matches("redis://");
     std::fs::write(&file, format!("redis://:n3w@{address}")).expect("it can be written");
     walpost.await_line("delivering to Redis again", LONG_TIMEOUT).await;
+    // By then both connections are logged in: without a password Redis refuses this one, too.
+    fixture.confirmed(LONG_TIMEOUT).await;
     let _: () = redis::cmd("CONFIG")
         .arg("SET")
         .arg("requirepass")

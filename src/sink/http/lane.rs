@@ -119,6 +119,7 @@ impl Lane {
                 None => {
                     // A request that was given up must not stay in front of the next one.
                     self.open = None;
+                    self.shared.gives_up(self.number);
                     return Ok(None);
                 }
                 Some(Verdict::Delivered) => {
@@ -136,7 +137,10 @@ impl Lane {
             let delay = delays.next().unwrap_or(RETRY_DELAYS[1]).max(after);
             tokio::select! {
                 () = sleep(delay) => {}
-                changed = epoch.changed() => return changed.map(|()| None).map_err(|_| Gone),
+                changed = epoch.changed() => {
+                    self.shared.gives_up(self.number);
+                    return changed.map(|()| None).map_err(|_| Gone);
+                }
             }
         }
     }

@@ -41,6 +41,17 @@ struct Inner {
     reported: Option<Failure>,
 }
 
+impl Inner {
+    /// Whether that lane has failed until now.
+    fn recovers(&mut self, lane: u16) -> bool {
+        let has_failed = self.failing.remove(&lane).is_some();
+        if self.failing.is_empty() && self.reported.take().is_some() {
+            self.conditions.push(Condition::Flowing);
+        }
+        has_failed
+    }
+}
+
 /// What happened, and who waits for it.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
@@ -72,13 +83,16 @@ impl Shared {
     pub(super) fn works(&self, lane: u16) {
         let mut inner = self.lock();
         let was = inner.connected.replace(true);
-        let was_failing = inner.failing.remove(&lane).is_some();
-        let is_new = was_failing || was != Some(true);
-        if inner.failing.is_empty() && inner.reported.take().is_some() {
-            inner.conditions.push(Condition::Flowing);
-        }
+        let is_new = inner.recovers(lane) || was != Some(true);
         drop(inner);
         if is_new {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// A lane has nothing to send any more: the event that failed may come to another one.
+    pub(super) fn gives_up(&self, lane: u16) {
+        if self.lock().recovers(lane) {
             self.stirred.notify_one();
         }
     }
@@ -138,5 +152,8 @@ mod tests {
         assert_eq!(shared.is_connected(), Some(true), "it answers");
         shared.works(1);
         assert_eq!(shared.take().conditions, [Condition::Flowing]);
+        shared.fails(1, busy.clone(), None);
+        shared.gives_up(1);
+        assert_eq!(shared.take().conditions, [busy.condition(), Condition::Flowing]);
     }
 }
