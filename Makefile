@@ -11,8 +11,8 @@
   packaging-test patroni release setup simulate soak test writers
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, the
-# sink for Redis, and traces. One set for every target, so that nothing is compiled twice.
-FEATURES = crash-points,redis,traces
+# sinks for NATS and Redis, and traces. One set for every target, so that nothing is compiled twice.
+FEATURES = crash-points,nats,redis,traces
 
 # walpost and its test bed: named in each target, so that the client's features add none to their
 # dependencies.

@@ -4,6 +4,8 @@
 //! as text (connection string, topic template, headers) are parsed here, and errors name the place
 //! where the value was set.
 
+#[cfg(feature = "nats")]
+pub(crate) mod nats;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
@@ -82,9 +84,17 @@ fn relay_from<P: Source>(
 ) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
-    #[cfg(feature = "redis")]
-    if config.sink == SinkKind::Redis {
-        return redis::relay_from((source, core), config, environment, (until, metrics));
+    match config.sink {
+        #[cfg(feature = "nats")]
+        SinkKind::Nats => {
+            return nats::relay_from((source, core), config, environment, (until, metrics));
+        }
+        #[cfg(feature = "redis")]
+        SinkKind::Redis => {
+            return redis::relay_from((source, core), config, environment, (until, metrics));
+        }
+        // A sink that this build does not have is an error of the configuration.
+        _ => {}
     }
     let (kafka, properties) = (kafka(config), kafka_source(config, environment));
     let topic = config.delivery.state_topic.as_ref();
@@ -123,9 +133,12 @@ pub(crate) fn state_store(
     config: &Config,
     kafka: &KafkaConfig,
 ) -> Option<(Box<dyn StateStore>, String)> {
-    #[cfg(feature = "redis")]
-    if config.sink == SinkKind::Redis {
-        return Some(redis::state_store(config));
+    match config.sink {
+        #[cfg(feature = "nats")]
+        SinkKind::Nats => return Some(nats::state_store(config)),
+        #[cfg(feature = "redis")]
+        SinkKind::Redis => return Some(redis::state_store(config)),
+        _ => {}
     }
     let topic = config.delivery.state_topic.as_ref()?;
     let properties = kafka.clone();
@@ -170,6 +183,31 @@ fn state_settings(
             interval: delivery.commit_interval,
             bytes: delivery.transaction_bytes,
             timeout: sink::transaction_timeout(kafka) / 3,
+        },
+    }
+}
+
+/// Of a store that is at the destination beside the stream: the state key that `topic` names.
+#[cfg(any(feature = "nats", feature = "redis"))]
+fn stored_beside(
+    config: &Config,
+    (topic, place): (String, String),
+    store: &'static str,
+) -> StateSettings {
+    StateSettings {
+        delivery_id: config.delivery.id.clone(),
+        topic,
+        place,
+        layout: layout(config),
+        skips: config.poison.include(Policy::Skip),
+        required: true,
+        lossy_store: Some(store),
+        rows: None,
+        commits: CommitLimits {
+            interval: config.delivery.commit_interval,
+            bytes: config.delivery.transaction_bytes,
+            // Nothing is committed by it; a write that takes this long has failed already.
+            timeout: std::time::Duration::from_secs(60),
         },
     }
 }
@@ -247,6 +285,15 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
     let allowed = TopicsAllowed::new(&config.record.topics_allowed).map_err(invalid)?;
     if let Some(topic) = profile.topic_of_all().filter(|topic| !allowed.allows(topic)) {
         return Err(invalid(format!("all events go to `{topic}`, which it does not have: add it")));
+    }
+    if config.sink == SinkKind::Nats {
+        // Dead letters are told apart by their topic: no event may name it.
+        let reserved = config.poison.dead_letter_topic.clone();
+        if profile.topic_of_all().is_some_and(|topic| topic == reserved) {
+            let reason = "events go to this topic: name another one";
+            return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
+        }
+        return Ok(Router::new(profile).allowing(allowed.without(Some(reserved))));
     }
     let reserved = config.delivery.state_topic.clone();
     let is_reserved = |topic: &str| reserved.as_deref() == Some(topic);
@@ -338,8 +385,11 @@ fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
             )));
         }
         let is_partition = placement.target == Target::Partition;
-        if is_partition && config.sink == SinkKind::Redis {
-            return Err(invalid(&format!("`{text}`: a stream of Redis has no partitions")));
+        if is_partition && config.sink != SinkKind::Kafka {
+            let sink = config.sink.name();
+            return Err(invalid(&format!(
+                "`{text}`: a stream of sink.kind = \"{sink}\" has no partitions"
+            )));
         }
         if is_partition && placements.iter().any(|other| other.target == Target::Partition) {
             return Err(invalid(&format!("`{text}`: a record goes to one partition only")));

@@ -105,7 +105,8 @@ fn require_kafka(config: &Config, command: &str) -> Result<(), Exit> {
         return Ok(());
     }
     complain(&format!(
-        "`walpost {command}` reads topics of Kafka: it does not support sink.kind = \"redis\" yet"
+        "`walpost {command}` reads topics of Kafka: it does not support sink.kind = \"{}\" yet",
+        config.sink.name()
     ));
     Err(Exit::Config)
 }

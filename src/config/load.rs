@@ -44,6 +44,7 @@ impl Config {
             outbox,
             record,
             sink,
+            nats: given.nats()?,
             redis: given.redis()?,
             kafka: Kafka {
                 bootstrap_servers: given.parsed(Setting::KafkaBootstrapServers, values::servers)?,

@@ -57,6 +57,8 @@ pub struct Config {
     pub debezium: BTreeMap<String, (String, Origin)>,
     /// `sink.kind`
     pub sink: SinkKind,
+    /// `[nats]`
+    pub nats: Nats,
     /// `[redis]`
     pub redis: Redis,
     /// `[kafka]`
@@ -150,13 +152,40 @@ pub struct Record {
 pub enum SinkKind {
     /// Topics of a Kafka cluster.
     Kafka,
+    /// A stream of NATS.
+    Nats,
     /// A stream of a Redis server.
     Redis,
 }
 
 impl SinkKind {
     /// The kinds by their names.
-    pub(crate) const NAMES: [(&str, Self); 2] = [("kafka", Self::Kafka), ("redis", Self::Redis)];
+    pub(crate) const NAMES: [(&str, Self); 3] =
+        [("kafka", Self::Kafka), ("nats", Self::Nats), ("redis", Self::Redis)];
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kafka => "kafka",
+            Self::Nats => "nats",
+            Self::Redis => "redis",
+        }
+    }
+}
+
+/// The NATS servers.
+#[derive(Debug, Clone)]
+pub struct Nats {
+    /// Their URLs, not yet parsed.
+    pub url: SecretString,
+    /// The stream.
+    pub stream: String,
+    /// The template of the subject, not yet parsed.
+    pub subject: String,
+    /// A JWT with its seed, or the seed of an NKey.
+    pub credentials_file: Option<PathBuf>,
+    /// The authorities that sign the servers' certificates; `None`: those of the operating system.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// The Redis server.
@@ -305,13 +334,27 @@ impl Config {
 
     /// The current URL of Redis: if a `_FILE` variable names its file, reads that file again.
     pub fn redis_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
+        self.current(Setting::RedisUrl, &self.redis.url, environment)
+    }
+
+    /// The current URL of NATS: if a `_FILE` variable names its file, reads that file again.
+    pub fn nats_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
+        self.current(Setting::NatsUrl, &self.nats.url, environment)
+    }
+
+    fn current(
+        &self,
+        setting: Setting,
+        value: &SecretString,
+        environment: &Environment,
+    ) -> Result<SecretString, ConfigError> {
         if let (Origin::VariableFile { .. }, Some(name)) =
-            (self.origin(Setting::RedisUrl), Setting::RedisUrl.variable())
+            (self.origin(setting), setting.variable())
             && let Some((text, _)) = environment.text_or_file(name)?
         {
             return Ok(text.into());
         }
-        Ok(self.redis.url.clone())
+        Ok(value.clone())
     }
 
     /// The error for a value that a later check rejects (a topic template, a connection string),

@@ -7,6 +7,8 @@ mod columns;
 mod connection;
 mod endpoints;
 mod findings;
+#[cfg(feature = "nats")]
+mod nats;
 mod postgres;
 mod publication;
 #[cfg(feature = "redis")]
@@ -33,7 +35,7 @@ pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findi
     findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
     let text = "connection, server, role, publication, slot and columns were not checked";
     findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
-    check_redis(config, true, &mut findings).await;
+    check_stream(config, true, &mut findings).await;
     if config.sink == SinkKind::Kafka {
         brokers::check(config, true, &mut findings);
     }
@@ -47,22 +49,23 @@ pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceC
     endpoints::check_traces(&mut findings);
     endpoints::check(config, &mut findings).await;
     postgres::check(config, source, &mut findings).await;
-    check_redis(config, false, &mut findings).await;
+    check_stream(config, false, &mut findings).await;
     findings
 }
 
-/// Checks Redis, if events go there.
-#[cfg(feature = "redis")]
-async fn check_redis(config: &Config, offline: bool, findings: &mut Findings) {
-    if config.sink == SinkKind::Redis {
-        redis::check(config, offline, findings).await;
+/// Checks the server of the stream, if events go to one. A build without that sink refuses its
+/// configuration.
+#[allow(clippy::unused_async, reason = "a build with Kafka alone has nothing to await")]
+#[allow(unused_variables, reason = "the same")]
+async fn check_stream(config: &Config, offline: bool, findings: &mut Findings) {
+    match config.sink {
+        #[cfg(feature = "nats")]
+        SinkKind::Nats => nats::check(config, offline, findings).await,
+        #[cfg(feature = "redis")]
+        SinkKind::Redis => redis::check(config, offline, findings).await,
+        _ => {}
     }
 }
-
-/// This build has no sink for Redis.
-#[cfg(not(feature = "redis"))]
-#[allow(clippy::unused_async, reason = "as the other one")]
-async fn check_redis(_: &Config, _: bool, _: &mut Findings) {}
 
 /// Checks the brokers, if events go there; blocks the calling thread.
 pub(crate) fn check_brokers(config: &Config, findings: &mut Findings) {

@@ -66,6 +66,8 @@ struct Delivery {
     reports: Vec<Report>,
     /// Records that the sink acknowledged, including repeats.
     delivered: u64,
+    /// Whether a message waits for room in the sink.
+    is_held: bool,
     stalled: StalledProducer,
 }
 
@@ -114,6 +116,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             delivery: Delivery {
                 reports: Vec::new(),
                 delivered: 0,
+                is_held: false,
                 stalled: StalledProducer::new(created),
             },
             replay: ReplayState::default(),
@@ -270,7 +273,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     fn check_sink(&mut self) -> Result<(), RelayError> {
         let is_starting = self.is_starting();
-        let Delivery { delivered, stalled, .. } = &mut self.delivery;
+        let Delivery { delivered, is_held, stalled, .. } = &mut self.delivery;
         let Diagnostics { stats: Stats { metrics, .. }, event_log, .. } = &mut self.diagnostics;
         for condition in self.sink.take_conditions() {
             match condition {
@@ -299,7 +302,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         metrics.sink_connected(connected);
         event_log.update(SinkState {
             delivered: *delivered,
-            in_flight: self.core.in_flight().0,
+            // A sink without a connection may take nothing.
+            in_flight: self.core.in_flight().0 + usize::from(*is_held),
             failed: self.core.is_isolating() || self.core.halted().is_some(),
             open: || {
                 connected == Some(true)

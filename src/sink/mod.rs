@@ -1,4 +1,5 @@
-//! The trait of destinations, and the sinks that implement it: for Kafka, and for Redis Streams.
+//! The trait of destinations, and the sinks that implement it: for Kafka, for Redis Streams and for
+//! NATS JetStream.
 //!
 //! A sink takes records without blocking, and reports the outcome of each at most once: delivered
 //! (durable at the broker), lost (may succeed later), refused (permanently rejected) or purged
@@ -7,6 +8,8 @@
 
 mod configured;
 mod kafka;
+#[cfg(feature = "nats")]
+pub(crate) mod nats;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
@@ -29,6 +32,8 @@ pub(crate) use kafka::{
     transactional_producer,
 };
 
+#[cfg(feature = "nats")]
+pub use nats::{NatsConfig, NatsSink, NatsSource, NatsUrl, SubjectTemplate};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisSink, RedisSource, RedisUrl};
 

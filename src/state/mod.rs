@@ -10,6 +10,8 @@
 
 mod delivered;
 mod kafka;
+#[cfg(feature = "nats")]
+mod nats;
 mod record;
 #[cfg(feature = "redis")]
 mod redis;
@@ -23,6 +25,8 @@ use crate::position::EventPosition;
 pub use self::delivered::{Bookmark, Delivered};
 pub use self::kafka::KafkaStateStore;
 pub(crate) use self::kafka::{Newest, read_newest};
+#[cfg(feature = "nats")]
+pub use self::nats::NatsStateStore;
 pub use self::record::{ChosenRows, State, StateKey, UnfinishedRows, UnreadableState};
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStateStore;

@@ -83,6 +83,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 None => self.take_batch(session, &mut held),
                 Some(_) => Ok(0),
             };
+            self.delivery.is_held = held.is_some();
             self.settle()?;
             if self.check_until() {
                 self.settle()?;
