@@ -12,7 +12,7 @@
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, the
 # sinks, and traces. One set for every target, so that nothing is compiled twice.
-FEATURES = crash-points,http,redis,traces
+FEATURES = crash-points,http,nats,redis,traces
 
 # walpost and its test bed: named in each target, so that the client's features add none to their
 # dependencies.

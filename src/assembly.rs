@@ -6,6 +6,8 @@
 
 #[cfg(feature = "http")]
 pub(crate) mod http;
+#[cfg(feature = "nats")]
+pub(crate) mod nats;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
@@ -84,13 +86,21 @@ fn relay_from<P: Source>(
 ) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
-    #[cfg(feature = "http")]
-    if config.sink == SinkKind::Http {
-        return http::relay_from((source, core), config, environment, (until, metrics));
-    }
-    #[cfg(feature = "redis")]
-    if config.sink == SinkKind::Redis {
-        return redis::relay_from((source, core), config, environment, (until, metrics));
+    match config.sink {
+        #[cfg(feature = "http")]
+        SinkKind::Http => {
+            return http::relay_from((source, core), config, environment, (until, metrics));
+        }
+        #[cfg(feature = "nats")]
+        SinkKind::Nats => {
+            return nats::relay_from((source, core), config, environment, (until, metrics));
+        }
+        #[cfg(feature = "redis")]
+        SinkKind::Redis => {
+            return redis::relay_from((source, core), config, environment, (until, metrics));
+        }
+        // A sink that this build does not have is an error of the configuration.
+        _ => {}
     }
     let (kafka, properties) = (kafka(config), kafka_source(config, environment));
     let topic = config.delivery.state_topic.as_ref();
@@ -140,9 +150,12 @@ pub(crate) fn state_store(
     config: &Config,
     kafka: &KafkaConfig,
 ) -> Option<(Box<dyn StateStore>, String)> {
-    #[cfg(feature = "redis")]
-    if config.sink == SinkKind::Redis {
-        return Some(redis::state_store(config));
+    match config.sink {
+        #[cfg(feature = "nats")]
+        SinkKind::Nats => return Some(nats::state_store(config)),
+        #[cfg(feature = "redis")]
+        SinkKind::Redis => return Some(redis::state_store(config)),
+        _ => {}
     }
     if config.sink != SinkKind::Kafka {
         return None;
@@ -190,6 +203,30 @@ fn state_settings(
             interval: delivery.commit_interval,
             bytes: delivery.transaction_bytes,
             timeout: sink::transaction_timeout(kafka) / 3,
+        },
+    }
+}
+
+/// Of a store that is at the destination beside the stream: the state key that `topic` names.
+#[cfg(any(feature = "nats", feature = "redis"))]
+fn stored_beside(
+    config: &Config,
+    (topic, place): (String, String),
+    (store, timeout): (&'static str, std::time::Duration),
+) -> StateSettings {
+    StateSettings {
+        delivery_id: config.delivery.id.clone(),
+        topic,
+        place,
+        layout: layout(config),
+        skips: config.poison.include(Policy::Skip),
+        required: true,
+        lossy_store: Some(store),
+        rows: None,
+        commits: CommitLimits {
+            interval: config.delivery.commit_interval,
+            bytes: config.delivery.transaction_bytes,
+            timeout,
         },
     }
 }
@@ -270,6 +307,15 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
     }
     if config.sink == SinkKind::Redis {
         return redis_router(config, profile, allowed);
+    }
+    if config.sink == SinkKind::Nats {
+        // Dead letters are told apart by their topic: no event may name it.
+        let reserved = config.poison.dead_letter_topic.clone();
+        if profile.topic_of_all().is_some_and(|topic| topic == reserved) {
+            let reason = "events go to this topic: name another one";
+            return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
+        }
+        return Ok(Router::new(profile).allowing(allowed.without(Some(reserved))));
     }
     let reserved = config.delivery.state_topic.clone();
     let is_reserved = |topic: &str| reserved.as_deref() == Some(topic);

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
-use super::{AssemblyError, layout, relay_settings};
+use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
 use crate::record::Policy;
 use crate::relay::core::Core;
-use crate::relay::{CommitLimits, Relay, StateSettings, StopHandle, Until, stop_channel};
+use crate::relay::{Relay, StateSettings, StopHandle, Until, stop_channel};
 use crate::sink::redis::{Claims, owner_key};
 use crate::sink::{ConfiguredSink, RedisConfig, RedisSink, RedisSource, RedisUrl};
 use crate::source::{self, Source};
@@ -48,22 +48,9 @@ fn place(config: &Config) -> String {
 }
 
 fn state_settings(config: &Config) -> StateSettings {
-    StateSettings {
-        delivery_id: config.delivery.id.clone(),
-        topic: owner_key(&config.redis.stream),
-        place: place(config),
-        layout: layout(config),
-        skips: config.poison.include(Policy::Skip),
-        required: true,
-        lossy_store: Some("Redis"),
-        rows: None,
-        commits: CommitLimits {
-            interval: config.delivery.commit_interval,
-            bytes: config.delivery.transaction_bytes,
-            // Nothing is committed by it.
-            timeout: WRITE_LIMIT / 3,
-        },
-    }
+    let place = place(config);
+    // Nothing is committed by it.
+    stored_beside(config, (owner_key(&config.redis.stream), place), ("Redis", WRITE_LIMIT / 3))
 }
 
 /// The configured server and streams.

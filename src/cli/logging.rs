@@ -11,8 +11,9 @@ use crate::config::{Log, LogFormat};
 /// walpost itself logs what matters of the libraries' messages. Those of HTTP libraries contain the
 /// address of the trace collector, with a login that may be in it. Each entry is a prefix of
 /// targets: `hyper` also matches `hyper_util`.
-const QUIET: [&str; 6] = [
+const QUIET: [&str; 7] = [
     "rdkafka=off",
+    "async_nats=off",
     "tokio_postgres=off",
     "hyper=off",
     "reqwest=off",

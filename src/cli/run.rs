@@ -88,7 +88,11 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         publication = %config.source.publication,
         bootstrap_servers = (config.sink == SinkKind::Kafka)
             .then(|| config::without_logins(&config.kafka.bootstrap_servers)),
-        stream = (config.sink == SinkKind::Redis).then_some(config.redis.stream.as_str()),
+        stream = match config.sink {
+            SinkKind::Http | SinkKind::Kafka => None,
+            SinkKind::Nats => Some(config.nats.stream.as_str()),
+            SinkKind::Redis => Some(config.redis.stream.as_str()),
+        },
         endpoint = assembly::endpoint(&config),
         endpoints = address.map(tracing::field::display),
         "walpost starts"

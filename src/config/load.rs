@@ -44,6 +44,7 @@ impl Config {
             outbox,
             record,
             sink,
+            nats: given.nats()?,
             redis: given.redis()?,
             http: given.http()?,
             kafka: Kafka {

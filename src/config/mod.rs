@@ -57,6 +57,8 @@ pub struct Config {
     pub debezium: BTreeMap<String, (String, Origin)>,
     /// `sink.kind`
     pub sink: SinkKind,
+    /// `[nats]`
+    pub nats: Nats,
     /// `[redis]`
     pub redis: Redis,
     /// `[http]`
@@ -152,6 +154,8 @@ pub struct Record {
 pub enum SinkKind {
     /// Topics of a Kafka cluster.
     Kafka,
+    /// A stream of NATS.
+    Nats,
     /// A stream of a Redis server.
     Redis,
     /// An HTTP endpoint.
@@ -160,13 +164,37 @@ pub enum SinkKind {
 
 impl SinkKind {
     /// The kinds by their names.
-    pub(crate) const NAMES: [(&str, Self); 3] =
-        [("kafka", Self::Kafka), ("redis", Self::Redis), ("http", Self::Http)];
+    pub(crate) const NAMES: [(&str, Self); 4] = [
+        ("kafka", Self::Kafka),
+        ("nats", Self::Nats),
+        ("redis", Self::Redis),
+        ("http", Self::Http),
+    ];
 
     /// Its name.
     pub(crate) fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, one)| *one == self).map_or("", |(name, _)| name)
+        match self {
+            Self::Kafka => "kafka",
+            Self::Nats => "nats",
+            Self::Redis => "redis",
+            Self::Http => "http",
+        }
     }
+}
+
+/// The NATS servers.
+#[derive(Debug, Clone)]
+pub struct Nats {
+    /// Their URLs, not yet parsed.
+    pub url: SecretString,
+    /// The stream.
+    pub stream: String,
+    /// The template of the subject, not yet parsed.
+    pub subject: String,
+    /// A JWT with its seed, or the seed of an NKey.
+    pub credentials_file: Option<PathBuf>,
+    /// The authorities that sign the servers' certificates; `None`: those of the operating system.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// The Redis server.
@@ -330,6 +358,12 @@ impl Config {
     pub fn redis_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
         let text = self.read_again(Setting::RedisUrl, environment)?;
         Ok(text.unwrap_or_else(|| self.redis.url.clone()))
+    }
+
+    /// The current URL of NATS: if a `_FILE` variable names its file, reads that file again.
+    pub fn nats_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
+        let text = self.read_again(Setting::NatsUrl, environment)?;
+        Ok(text.unwrap_or_else(|| self.nats.url.clone()))
     }
 
     /// `[http]` with its current secrets: of those whose files `_FILE` variables name, the files are

@@ -165,9 +165,21 @@ settings! {
         .details("`none` also applies to dead letters and to the Debezium profiles.")
         .default("commit");
     Debezium = row("debezium", Properties, "Options of Debezium's outbox event router, under their own names. Requires a Debezium profile.");
-    SinkKind = row("sink.kind", Text, "Where events are published: `kafka`, `redis` (a stream of Redis) or `http` (a webhook).")
-        .details("`redis` and `http` take a walpost that was built with the feature of that name, and the settings of [`[redis]`](#redis-redis) or [`[http]`](#http-endpoint-http); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
+    SinkKind = row("sink.kind", Text, "Where events are published: `kafka`, `nats` (a stream of NATS JetStream), `redis` (a stream of Redis) or `http` (a webhook).")
+        .details("`nats`, `redis` and `http` take a walpost that was built with the feature of that name, and the settings of [`[nats]`](#nats-nats), [`[redis]`](#redis-redis) or [`[http]`](#http-endpoint-http); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
         .flag("--sink", "KIND").default("kafka");
+    NatsUrl = row("nats.url", Text, "NATS servers: `nats://[user:password@|token@]host[:port]`, or `tls://` for TLS. Separate several servers of a cluster by commas.")
+        .details("Prefer `WALPOST_NATS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `,` in a password are written percent-encoded. The login is written at the first server.")
+        .variable().default("nats://localhost:4222").secret();
+    NatsStream = row("nats.stream", Text, "Stream to which all events are published, in the order of the commits. One stream belongs to one slot, and nobody else publishes to it.")
+        .variable().default("outbox");
+    NatsSubject = row("nats.subject", Text, "Subject of an event, with the placeholders `{topic}` and `{key}`.")
+        .details("`{topic}` is what `record.topic` makes; its dots separate tokens. `{key}` is one token, percent-encoded where a subject could not have it. The stream must have the subjects. Dead letters have the subject `poison.dead_letter_topic`. See [subjects](nats.md#subjects).")
+        .variable().default("{topic}");
+    NatsCredentialsFile = row("nats.credentials_file", Text, "File with a JWT and its seed (`.creds`), or with the seed of an NKey. Read again at each connect.")
+        .variable();
+    NatsCaFile = row("nats.ca_file", Text, "PEM file of the authorities that sign the servers' certificates, for `tls://`. Without it, those of the operating system.")
+        .variable();
     RedisUrl = row("redis.url", Text, "Redis server: `redis://[[user]:password@]host[:port][/database]`, or `rediss://` for TLS.")
         .details("Prefer `WALPOST_REDIS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@` and `/` in a password are written percent-encoded.")
         .variable().default("redis://localhost:6379").secret();
@@ -263,12 +275,13 @@ settings! {
 }
 
 /// The tables of the file, with their titles on the reference page.
-pub const TABLES: [(&str, &str); 13] = [
+pub const TABLES: [(&str, &str); 14] = [
     ("source", "Source database"),
     ("outbox", "Outbox"),
     ("record", "Records"),
     ("debezium", "Debezium's outbox event router"),
     ("sink", "Destination"),
+    ("nats", "NATS"),
     ("redis", "Redis"),
     ("http", "HTTP endpoint"),
     ("kafka", "Kafka"),

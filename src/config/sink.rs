@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use secrecy::SecretString;
 
 use super::load::Values;
-use super::{ConfigError, Http, Origin, Redis, Setting, SinkKind, units, values};
+use super::{ConfigError, Http, Nats, Origin, Redis, Setting, SinkKind, units, values};
 
 /// Settings of Kafka alone, outside of `[kafka]`.
 const KAFKAS: [Setting; 7] = [
@@ -25,6 +25,7 @@ impl Values {
         let kind = self.parsed(Setting::SinkKind, values::sink_kind)?;
         let is_built_in = match kind {
             SinkKind::Kafka => true,
+            SinkKind::Nats => cfg!(feature = "nats"),
             SinkKind::Redis => cfg!(feature = "redis"),
             SinkKind::Http => cfg!(feature = "http"),
         };
@@ -55,6 +56,18 @@ impl Values {
                 Err(self.invalid(setting, reason))
             }
         }
+    }
+
+    /// The NATS servers.
+    pub(super) fn nats(&self) -> Result<Nats, ConfigError> {
+        let url = self.text(Setting::NatsUrl).unwrap_or_default();
+        Ok(Nats {
+            url: SecretString::from(url),
+            stream: self.parsed(Setting::NatsStream, values::nats_stream)?,
+            subject: self.text(Setting::NatsSubject).unwrap_or_default().to_owned(),
+            credentials_file: self.text(Setting::NatsCredentialsFile).map(PathBuf::from),
+            ca_file: self.text(Setting::NatsCaFile).map(PathBuf::from),
+        })
     }
 
     /// The Redis server.

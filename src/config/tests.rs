@@ -394,8 +394,36 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(unset, [] as [&Displayed; 0]);
 }
 
+#[cfg(feature = "nats")]
+#[test]
+fn every_key_of_nats_is_read_and_its_password_is_hidden() {
+    let config = of_toml(
+        r#"
+        [sink]
+        kind = "nats"
+        [nats]
+        url = "tls://u:s3cret@h:7"
+        stream = "orders"
+        subject = "eu.{topic}.{key}"
+        credentials_file = "user.creds"
+        ca_file = "ca.pem"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.sink, SinkKind::Nats);
+    let nats = &config.nats;
+    assert_eq!(nats.url.expose_secret(), "tls://u:s3cret@h:7");
+    assert_eq!((nats.stream.as_str(), nats.subject.as_str()), ("orders", "eu.{topic}.{key}"));
+    assert_eq!(nats.credentials_file.clone(), Some("user.creds".into()));
+    assert_eq!(nats.ca_file.clone(), Some("ca.pem".into()));
+    let is_set = |row: &&Displayed| row.key.starts_with("nats.") && row.origin != Origin::Default;
+    assert_eq!(config.display().iter().filter(is_set).count(), 5);
+    assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
+}
+
 fn is_of_another_sink(row: &Displayed) -> bool {
-    ["redis.", "http."].iter().any(|table| row.key.starts_with(table)) || row.key == "sink.kind"
+    ["nats.", "redis.", "http."].iter().any(|table| row.key.starts_with(table))
+        || row.key == "sink.kind"
 }
 
 #[cfg(feature = "http")]
@@ -459,7 +487,14 @@ fn settings_of_another_destination_are_rejected_where_they_are_given() {
     for (toml, part) in [
         ("redis.stream = 'x'", "walpost.toml:1: `redis.stream`"),
         ("redis.wait_replicas = 0", "sink.kind = \"kafka\""),
-        ("sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `redis`"),
+        ("sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `nats`, `redis`"),
+        ("nats.stream = 'x'", "walpost.toml:1: `nats.stream`"),
+        #[cfg(feature = "nats")]
+        ("sink.kind = 'nats'\nredis.maxlen = 1", "walpost.toml:2: `redis.maxlen`"),
+        #[cfg(feature = "nats")]
+        ("sink.kind = 'nats'\nnats.stream = 'a.b'", "`nats.stream`"),
+        #[cfg(not(feature = "nats"))]
+        ("sink.kind = 'nats'", "without the feature `nats`"),
         #[cfg(feature = "redis")]
         ("sink.kind = 'redis'\nkafka.max_producers = 8", "walpost.toml:2: `kafka.max_producers`"),
         #[cfg(feature = "redis")]

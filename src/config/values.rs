@@ -82,6 +82,15 @@ pub(super) fn sink_kind(text: &str) -> Result<SinkKind, String> {
     one_of(text, &SinkKind::NAMES)
 }
 
+/// The name of a stream of NATS, which is also a part of a bucket's name.
+pub(super) fn nats_stream(text: &str) -> Result<String, String> {
+    let is_allowed = |sign: char| sign.is_ascii_alphanumeric() || "_-".contains(sign);
+    if text.is_empty() || text.len() > 200 || !text.chars().all(is_allowed) {
+        return Err(format!("`{text}` is not 1 to 200 letters, digits, `_` and `-`"));
+    }
+    Ok(text.to_owned())
+}
+
 /// The name of a stream of Redis.
 pub(super) fn stream(text: &str) -> Result<String, String> {
     let is_plain = |sign: char| sign.is_ascii_graphic();

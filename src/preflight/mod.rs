@@ -9,6 +9,8 @@ mod endpoints;
 mod findings;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "nats")]
+mod nats;
 mod postgres;
 mod publication;
 #[cfg(feature = "redis")]
@@ -59,6 +61,10 @@ async fn check_destination(config: &Config, offline: bool, findings: &mut Findin
     #[cfg(feature = "http")]
     if config.sink == SinkKind::Http {
         http::check(config, offline, findings).await;
+    }
+    #[cfg(feature = "nats")]
+    if config.sink == SinkKind::Nats {
+        nats::check(config, offline, findings).await;
     }
     #[cfg(feature = "redis")]
     if config.sink == SinkKind::Redis {

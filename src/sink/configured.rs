@@ -6,6 +6,8 @@ use crate::position::EventPosition;
 use crate::record::Record;
 #[cfg(feature = "http")]
 use crate::sink::HttpSink;
+#[cfg(feature = "nats")]
+use crate::sink::NatsSink;
 #[cfg(feature = "redis")]
 use crate::sink::RedisSink;
 use crate::sink::{
@@ -23,9 +25,28 @@ pub enum ConfiguredSink {
     /// An HTTP endpoint.
     #[cfg(feature = "http")]
     Http(HttpSink),
+    /// A stream of NATS.
+    #[cfg(feature = "nats")]
+    Nats(NatsSink),
     /// A stream of Redis.
     #[cfg(feature = "redis")]
     Redis(RedisSink),
+}
+
+/// The same expression for each of the sinks.
+macro_rules! each {
+    ($configured:expr, $sink:ident => $do:expr) => {
+        match $configured {
+            Self::Idempotent($sink) => $do,
+            Self::Transactional($sink) => $do,
+            #[cfg(feature = "http")]
+            Self::Http($sink) => $do,
+            #[cfg(feature = "nats")]
+            Self::Nats($sink) => $do,
+            #[cfg(feature = "redis")]
+            Self::Redis($sink) => $do,
+        }
+    };
 }
 
 impl ConfiguredSink {
@@ -35,10 +56,8 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Self::Idempotent(sink.reloading_from(source)),
             Self::Transactional(sink) => Self::Transactional(sink.reloading_from(source)),
-            #[cfg(feature = "http")]
-            other @ Self::Http(_) => other,
-            #[cfg(feature = "redis")]
-            other @ Self::Redis(_) => other,
+            #[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+            other => other,
         }
     }
 
@@ -47,10 +66,8 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Some(sink.reload_handle()),
             Self::Transactional(sink) => Some(sink.reload_handle()),
-            #[cfg(feature = "http")]
-            Self::Http(_) => None,
-            #[cfg(feature = "redis")]
-            Self::Redis(_) => None,
+            #[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+            _ => None,
         }
     }
 }
@@ -62,103 +79,40 @@ impl Outlet for ConfiguredSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        match self {
-            Self::Idempotent(sink) => sink.produce(seq, position, record),
-            Self::Transactional(sink) => sink.produce(seq, position, record),
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.produce(seq, position, record),
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.produce(seq, position, record),
-        }
+        each!(self, sink => sink.produce(seq, position, record))
     }
 
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
-        match self {
-            Self::Idempotent(sink) => sink.admits(topic, bytes),
-            Self::Transactional(sink) => sink.admits(topic, bytes),
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.admits(topic, bytes),
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.admits(topic, bytes),
-        }
+        each!(self, sink => sink.admits(topic, bytes))
     }
 }
 
 impl Sink for ConfiguredSink {
     fn peer(&self) -> &'static Peer {
-        match self {
-            Self::Idempotent(sink) => sink.peer(),
-            Self::Transactional(sink) => sink.peer(),
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.peer(),
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.peer(),
-        }
+        each!(self, sink => sink.peer())
     }
 
     fn is_fenced_by_state(&self) -> bool {
-        match self {
-            Self::Idempotent(sink) => sink.is_fenced_by_state(),
-            Self::Transactional(sink) => sink.is_fenced_by_state(),
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.is_fenced_by_state(),
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.is_fenced_by_state(),
-        }
+        each!(self, sink => sink.is_fenced_by_state())
     }
 
     fn take_reports(&mut self, into: &mut Vec<Report>) {
-        match self {
-            Self::Idempotent(sink) => sink.take_reports(into),
-            Self::Transactional(sink) => sink.take_reports(into),
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.take_reports(into),
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.take_reports(into),
-        }
+        each!(self, sink => sink.take_reports(into));
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
-        match self {
-            Self::Idempotent(sink) => sink.take_conditions(),
-            Self::Transactional(sink) => sink.take_conditions(),
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.take_conditions(),
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.take_conditions(),
-        }
+        each!(self, sink => sink.take_conditions())
     }
 
     fn is_connected(&self) -> Option<bool> {
-        match self {
-            Self::Idempotent(sink) => sink.is_connected(),
-            Self::Transactional(sink) => sink.is_connected(),
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.is_connected(),
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.is_connected(),
-        }
+        each!(self, sink => sink.is_connected())
     }
 
     async fn wait_for_events(&self, eager: bool) {
-        match self {
-            Self::Idempotent(sink) => sink.wait_for_events(eager).await,
-            Self::Transactional(sink) => sink.wait_for_events(eager).await,
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.wait_for_events(eager).await,
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.wait_for_events(eager).await,
-        }
+        each!(self, sink => sink.wait_for_events(eager).await);
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
-        match self {
-            Self::Idempotent(sink) => sink.replace_producer().await,
-            Self::Transactional(sink) => sink.replace_producer().await,
-            #[cfg(feature = "http")]
-            Self::Http(sink) => sink.replace_producer().await,
-            #[cfg(feature = "redis")]
-            Self::Redis(sink) => sink.replace_producer().await,
-        }
+        each!(self, sink => sink.replace_producer().await)
     }
 }

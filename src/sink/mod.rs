@@ -1,5 +1,5 @@
-//! The trait of destinations, and the sinks that implement it: for Kafka, Redis Streams and HTTP
-//! endpoints.
+//! The trait of destinations, and the sinks that implement it: for Kafka, Redis Streams, NATS
+//! JetStream and HTTP endpoints.
 //!
 //! A sink takes records without blocking, and reports the outcome of each at most once: delivered
 //! (durable at the broker), lost (may succeed later), refused (permanently rejected) or purged
@@ -12,6 +12,8 @@ mod dial;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 mod kafka;
+#[cfg(feature = "nats")]
+pub(crate) mod nats;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
@@ -36,6 +38,8 @@ pub(crate) use kafka::{
 
 #[cfg(feature = "http")]
 pub use http::{HttpConfig, HttpSink, HttpSource, HttpUrl, Signers};
+#[cfg(feature = "nats")]
+pub use nats::{NatsConfig, NatsSink, NatsSource, NatsUrl, SubjectTemplate};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisSink, RedisSource, RedisUrl};
 

@@ -11,6 +11,8 @@
 mod delivered;
 mod handle;
 mod kafka;
+#[cfg(feature = "nats")]
+mod nats;
 mod record;
 #[cfg(feature = "redis")]
 mod redis;
@@ -25,6 +27,8 @@ pub use self::delivered::{Bookmark, Delivered};
 pub use self::handle::StoreHandle;
 pub(crate) use self::kafka::{Newest, read_newest};
 pub use self::kafka::{kafka_state, kafka_state_with_events};
+#[cfg(feature = "nats")]
+pub use self::nats::NatsStateStore;
 pub use self::record::{ChosenRows, State, StateKey, UnfinishedRows, UnreadableState};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::redis_state;

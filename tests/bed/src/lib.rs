@@ -25,6 +25,7 @@ mod http;
 mod jars;
 mod kafka;
 mod kfake;
+mod nats;
 pub mod oracle;
 mod os_account;
 pub mod page;
@@ -50,6 +51,7 @@ pub use eventually::{Outcome, eventually, within};
 pub use exactly_once::{ExactlyOnce, assert_aborts};
 pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
 pub use kfake::Kfake;
+pub use nats::{Nats, NatsBuilder, StoredMessage};
 pub use patroni::{Patroni, PatroniBuilder};
 pub use port::Port;
 pub use postgres::{

@@ -1,0 +1,97 @@
+//! A relay to a stream of NATS.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::ExposeSecret as _;
+
+use super::{AssemblyError, relay_settings, stored_beside};
+use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::metrics::Metrics;
+use crate::record::Policy;
+use crate::relay::core::Core;
+use crate::relay::{Relay, StopHandle, Until, stop_channel};
+use crate::sink::nats::{Claims, KEY, bucket, check_subject};
+use crate::sink::{ConfiguredSink, NatsConfig, NatsSink, NatsSource, NatsUrl, SubjectTemplate};
+use crate::source::{self, Source};
+use crate::state::{NatsStateStore, StateStore};
+
+/// A write that takes this long has failed already.
+const WRITE_LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) fn relay_from<P: Source>(
+    (source, core): (P, Core),
+    config: &Config,
+    environment: &Environment,
+    (until, metrics): (Option<Until>, Arc<Metrics>),
+) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
+    let nats = nats_config(config, environment)?;
+    let (source_of_nats, claims) = (nats_source(config, environment), Claims::default());
+    let store = NatsStateStore::new(source_of_nats.clone(), claims.clone(), true);
+    let sink = NatsSink::new(&nats, source_of_nats, claims, Arc::clone(&metrics))?;
+    let (handle, stop) = stop_channel();
+    let settings = relay_settings(config, until);
+    let relay = Relay::new(core, ConfiguredSink::Nats(sink), source, settings, stop);
+    let relay = relay.with_metrics(metrics);
+    let key = format!("{}/{KEY}", bucket(&config.nats.stream));
+    let state = stored_beside(config, (key, place(config)), ("NATS", WRITE_LIMIT));
+    Ok((relay.with_state(Box::new(store), state), handle))
+}
+
+/// Where an operator's command finds the position, and what that is called.
+pub(super) fn state_store(config: &Config) -> (Box<dyn StateStore>, String) {
+    let source = nats_source(config, &Environment::of_process());
+    (Box::new(NatsStateStore::new(source, Claims::default(), false)), place(config))
+}
+
+fn place(config: &Config) -> String {
+    format!("the state key {KEY} in the NATS bucket {}", bucket(&config.nats.stream))
+}
+
+/// The configured servers and stream.
+pub(crate) fn nats_config(
+    config: &Config,
+    environment: &Environment,
+) -> Result<NatsConfig, ConfigError> {
+    let url = config.nats_url(environment)?;
+    let url = NatsUrl::parse(url.expose_secret())
+        .map_err(|error| config.invalid(Setting::NatsUrl, &error))?;
+    let (nats, dead_letters) = (&config.nats, &config.poison.dead_letter_topic);
+    let subject: SubjectTemplate = nats
+        .subject
+        .parse()
+        .map_err(|error: String| config.invalid(Setting::NatsSubject, &error))?;
+    if let Err(reason) = check_subject(dead_letters) {
+        let reason = format!("is the subject of dead letters: {reason}");
+        return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
+    }
+    if config.poison.too_large == Policy::DeadLetter {
+        let reason = "a dead letter has the payload of its event, and NATS does not accept that \
+                      either: set `halt` or `skip`";
+        return Err(config.invalid(Setting::PoisonTooLarge, &reason));
+    }
+    if nats.ca_file.is_some() && !url.requires_tls() {
+        let reason = "has no effect without TLS: write tls:// in nats.url";
+        return Err(config.invalid(Setting::NatsCaFile, &reason));
+    }
+    if nats.credentials_file.is_some() && url.has_login() {
+        let reason = "nats.url has a login too: give one of the two";
+        return Err(config.invalid(Setting::NatsCredentialsFile, &reason));
+    }
+    let own = |path: &PathBuf| environment.path(path);
+    let roots = nats.ca_file.as_ref().map(own).or_else(source::system_bundle);
+    Ok(NatsConfig {
+        url,
+        credentials: nats.credentials_file.as_ref().map(own),
+        roots,
+        stream: nats.stream.clone(),
+        subject,
+        dead_letters: dead_letters.clone(),
+    })
+}
+
+fn nats_source(config: &Config, environment: &Environment) -> NatsSource {
+    let (config, environment) = (config.clone(), environment.clone());
+    NatsSource::new(move || nats_config(&config, &environment).map_err(|error| error.to_string()))
+}

@@ -1,0 +1,196 @@
+//! Why NATS cannot be used, by what can be done about it.
+
+use async_nats::{ConnectError, ConnectErrorKind, RequestError, RequestErrorKind};
+use serde::Deserialize;
+
+use crate::sink::{Condition, Fault};
+
+/// Why NATS cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    /// It does not answer.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It rejects the login.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The user lacks a right.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// It answers, and cannot store messages now.
+    #[error("{0}")]
+    Unusable(String),
+    /// The stream does not end where it should. Reading its last message tells why.
+    #[error("a message before this one was not stored: {0}")]
+    Gap(String),
+    /// Another walpost holds the slot, or the state key is gone.
+    #[error("another walpost has taken over the stream, or its state key was deleted or set back")]
+    Fenced,
+    /// An operator has to see to the stream.
+    #[error("{0}")]
+    Stream(String),
+}
+
+/// Codes of JetStream's errors
+/// (<https://github.com/nats-io/nats-server/blob/main/server/errors.json>).
+pub(super) const STREAM_NOT_FOUND: u32 = 10059;
+pub(super) const MESSAGE_NOT_FOUND: u32 = 10037;
+const WRONG_LAST_SEQUENCE: u32 = 10071;
+const WRONG_LAST_SEQUENCE_CONSTANT: u32 = 10164;
+const WRONG_LAST_ID: u32 = 10070;
+const OTHER_STREAM: u32 = 10060;
+const NOT_ENABLED: u32 = 10076;
+const NOT_ENABLED_FOR_ACCOUNT: u32 = 10039;
+const TOO_LARGE: u32 = 10054;
+const STORE_FAILED: u32 = 10077;
+
+/// An error of JetStream's, as its API and its acknowledgements have it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct ApiError {
+    #[serde(default)]
+    pub(super) err_code: u32,
+    #[serde(default)]
+    description: String,
+}
+
+impl ApiError {
+    /// Whether the stream, or the key, ends elsewhere than expected.
+    pub(super) fn is_wrong_last(&self) -> bool {
+        matches!(self.err_code, WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_CONSTANT | WRONG_LAST_ID)
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        let is_gap = error.is_wrong_last();
+        let ApiError { err_code, description } = error;
+        let with = |fix: &str| Self::Unusable(format!("{description} ({fix})"));
+        match err_code {
+            _ if is_gap => Self::Gap(description),
+            OTHER_STREAM => Self::Stream(format!(
+                "{description}: the subject belongs to another stream than nats.stream; let only \
+                 that stream have it"
+            )),
+            NOT_ENABLED | NOT_ENABLED_FOR_ACCOUNT => {
+                with("enable JetStream for the server and for the account of walpost's user")
+            }
+            TOO_LARGE => with("the stream's max_msg_size was lowered: it is read again now"),
+            STORE_FAILED => with(
+                "see to the stream's limits (max_msgs, max_bytes, max_msgs_per_subject) and the disk \
+                 of the servers",
+            ),
+            _ => Self::Unusable(format!("{description} (JetStream error {err_code})")),
+        }
+    }
+}
+
+impl Failure {
+    /// The condition to report; `None` if it needs a new session instead.
+    pub(super) fn condition(self) -> Option<Condition> {
+        Some(match self {
+            Self::Unreachable(reason) => Condition::Unreachable(reason),
+            Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
+            Self::Unauthorized(reason)
+            | Self::Unusable(reason)
+            | Self::Gap(reason)
+            | Self::Stream(reason) => Condition::Stalled { reason, fault: Fault::Brokers },
+            Self::Fenced => return None,
+        })
+    }
+
+    /// The label of the publish-error metric.
+    pub(super) fn code(&self) -> &'static str {
+        match self {
+            Self::Unreachable(_) => "unreachable",
+            Self::Unauthenticated(_) => "unauthenticated",
+            Self::Unauthorized(_) => "unauthorized",
+            Self::Unusable(_) => "unusable",
+            Self::Gap(_) => "gap",
+            Self::Fenced => "fenced",
+            Self::Stream(_) => "stream",
+        }
+    }
+
+    /// From an error that a server has sent instead of an answer.
+    pub(super) fn of_server(text: &str) -> Self {
+        let lower = text.to_ascii_lowercase();
+        if lower.contains("permissions violation") {
+            Self::Unauthorized(format!(
+                "{text} (docs/nats.md lists what walpost's user needs to be allowed)"
+            ))
+        } else if lower.contains("authorization") || lower.contains("authentication") {
+            Self::Unauthenticated(text.to_owned())
+        } else {
+            Self::Unreachable(text.to_owned())
+        }
+    }
+
+    /// The login or the connection has failed.
+    pub(super) fn of_connect(error: &ConnectError, address: &str) -> Self {
+        let text = format!("{address}: {error}");
+        match error.kind() {
+            ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+                Self::Unauthenticated(text)
+            }
+            ConnectErrorKind::Tls => Self::Unreachable(format!("TLS to {text}")),
+            ConnectErrorKind::Io => match Self::of_server(&text) {
+                authentication @ Self::Unauthenticated(_) => authentication,
+                _ => Self::Unreachable(text),
+            },
+            ConnectErrorKind::ServerParse
+            | ConnectErrorKind::Dns
+            | ConnectErrorKind::TimedOut
+            | ConnectErrorKind::MaxReconnects => Self::Unreachable(text),
+        }
+    }
+
+    /// A request was not answered.
+    pub(super) fn of_request(error: &RequestError, subject: &str) -> Self {
+        match error.kind() {
+            RequestErrorKind::NoResponders => Self::Unusable(no_responders(subject)),
+            _ => Self::Unreachable(format!("the request {subject} was not answered: {error}")),
+        }
+    }
+}
+
+/// Nobody takes messages of this subject.
+pub(super) fn no_responders(subject: &str) -> String {
+    format!(
+        "nothing answers on {subject}: JetStream is not enabled, or the stream has no leader; see to \
+         the servers"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(err_code: u32, description: &str) -> Failure {
+        Failure::from(ApiError { err_code, description: description.to_owned() })
+    }
+
+    #[test]
+    fn errors_are_told_apart_by_their_codes() {
+        assert!(matches!(error(10071, "wrong last sequence: 7"), Failure::Gap(_)));
+        assert!(matches!(error(10060, "expected stream does not match"), Failure::Stream(_)));
+        for (code, part) in
+            [(10077, "max_bytes"), (10039, "enable JetStream"), (10008, "JetStream error 10008")]
+        {
+            let failure = error(code, "x");
+            assert!(matches!(failure, Failure::Unusable(_)), "{code}: {failure:?}");
+            assert!(failure.to_string().contains(part), "{failure}");
+        }
+    }
+
+    #[test]
+    fn errors_of_a_server_are_told_apart_by_their_texts() {
+        for (text, code) in [
+            ("nats: Permissions Violation for Publish to \"x\"", "unauthorized"),
+            ("nats: authorization violation", "unauthenticated"),
+            ("nats: User Authentication Expired", "unauthenticated"),
+            ("nats: maximum connections exceeded", "unreachable"),
+        ] {
+            assert_eq!(Failure::of_server(text).code(), code, "{text}");
+        }
+    }
+}

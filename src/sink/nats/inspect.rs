@@ -1,0 +1,30 @@
+//! Facts about servers and streams, for the preflight checks.
+
+use async_nats::Client;
+
+use super::api::{StreamInfo, account_info, stream_info};
+use super::config::{NatsConfig, bucket};
+use super::failure::Failure;
+use super::state_key::read;
+
+/// What is found.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// The version of the server.
+    pub(crate) version: String,
+    /// `None`: it does not exist.
+    pub(crate) stream: Option<StreamInfo>,
+    /// The stream of the bucket with the state key.
+    pub(crate) bucket: Option<StreamInfo>,
+    /// Whether the state key exists.
+    pub(crate) has_state: bool,
+}
+
+/// Reads them.
+pub(crate) async fn inspect(client: &Client, config: &NatsConfig) -> Result<Facts, Failure> {
+    account_info(client).await?;
+    let stream = stream_info(client, &config.stream).await?;
+    let bucket = stream_info(client, &format!("KV_{}", bucket(&config.stream))).await?;
+    let has_state = bucket.is_some() && read(client, config).await?.is_some();
+    Ok(Facts { version: client.server_info().version, stream, bucket, has_state })
+}

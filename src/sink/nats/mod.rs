@@ -1,0 +1,54 @@
+//! The sink for NATS JetStream: each event is a message of one stream, and is there once.
+//!
+//! A message counts as delivered when the stream has acknowledged it, not when the server has taken
+//! it. Messages follow each other without waiting for acknowledgements. Each names the sequence
+//! number that the stream must end at (`Nats-Expected-Last-Sequence`), so behind one that was not
+//! stored no later one is: retried and delayed messages cannot change the order
+//! (<https://github.com/nats-io/nats-server/issues/2384>). Each also names the id of the message
+//! before it (`Nats-Expected-Last-Msg-Id`): if somebody else publishes, the sequence number alone
+//! would fit again for the second message behind the one that was refused.
+//!
+//! The chain is that of the whole stream, which only walpost may write to, and not one for each
+//! subject: events of one transaction go to several subjects, and behind a gap in one of them the
+//! others would be stored. The whole stream has a second use: its last message is the last event
+//! that was published. Its id has the event's position, so on each connection the sink knows what is
+//! there, and does not publish an event at or before that position again, however long ago it was.
+//! The server's own deduplication by message id, which forgets after the stream's duplicate window,
+//! only makes messages harmless that an earlier connection still had under way.
+//!
+//! A server acknowledges as fast with 64 messages in flight as with 4096 (measured on the same
+//! machine, 250 bytes each: 12,000 messages per second one at a time, 51,000 with 64, 55,000 with
+//! 4096). More are sent for the sake of servers that are far away: see [`worker`].
+//!
+//! What walpost knows of the stream and its position are in a key-value bucket beside it: see
+//! [`state_key`].
+
+mod api;
+mod batch;
+mod claims;
+mod config;
+mod connection;
+mod failure;
+mod inspect;
+mod message;
+mod message_id;
+mod shared;
+mod state_key;
+mod stream;
+mod subject;
+mod url;
+mod worker;
+
+pub(crate) use api::{StreamConfig, StreamInfo};
+pub(crate) use claims::Claims;
+pub(crate) use config::bucket;
+pub use config::{NatsConfig, NatsSource};
+pub(crate) use connection::{Connection, connect};
+pub(crate) use failure::Failure;
+pub(crate) use inspect::{Facts, inspect};
+pub(crate) use state_key::{Entry, KEY, adopt, last_event, open, unfit, write_state};
+pub use stream::NatsSink;
+pub use subject::SubjectTemplate;
+pub(crate) use subject::{check as check_subject, covers};
+pub use url::NatsUrl;
+pub(crate) use worker::nonce;

@@ -1,0 +1,428 @@
+//! The sink itself: it makes batches of messages, and reports what became of them.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::batch::{Batch, Sent};
+use super::claims::Claims;
+use super::config::{NatsConfig, NatsSource};
+use super::failure::Failure;
+use super::message::{Target, too_large};
+use super::shared::{Event, Shared, Synced};
+use super::state_key::Last;
+use super::worker::{Order, Worker};
+use crate::ledger::Seq;
+use crate::metrics::Metrics;
+use crate::outlet::{Outlet, ProduceError, Refusal};
+use crate::position::EventPosition;
+use crate::record::Record;
+use crate::sink::{Condition, Outcome, Peer, Report, Sink, SinkError};
+
+/// NATS.
+const NATS: Peer = Peer {
+    name: "NATS",
+    label: "nats",
+    unreachable: "see whether the NATS servers run and can be reached from here",
+    credentials: "the login in nats.url, and nats.credentials_file",
+};
+
+/// The code of the publish-error metric for records that are refused before they are sent.
+const REFUSED: &str = "refused";
+
+/// A stream of JetStream.
+pub struct NatsSink {
+    target: Target,
+    claims: Claims,
+    orders: UnboundedSender<Order>,
+    shared: Arc<Shared>,
+    /// Rises with each connection that is asked for, and with each replaced producer.
+    epoch: u64,
+    chain: Option<Chain>,
+    /// The version of the claims for which a connection was asked, if it has not come yet.
+    asked: Option<u64>,
+    batch: Option<Batch>,
+    /// Messages that are sent, or in the batch.
+    in_flight: usize,
+    /// Whether messages were lost: nothing is taken until they are produced again. A message behind
+    /// them would make them count as published.
+    is_broken: bool,
+    /// The highest sequence number that was acknowledged in this process.
+    acknowledged: u64,
+    reports: Vec<Report>,
+    conditions: Vec<Condition>,
+    metrics: Arc<Metrics>,
+}
+
+/// What is there, and what was sent, over the current connection.
+struct Chain {
+    synced: Synced,
+    version: u64,
+    /// The sequence number of the last message that was sent.
+    tail: u64,
+    /// The position of its event.
+    position: Option<EventPosition>,
+    /// Its id, if it was sent over this connection: a server that was restarted may not know the ids
+    /// of older ones.
+    previous: Option<String>,
+}
+
+impl NatsSink {
+    /// A sink that connects once the state key is open. A server that cannot be reached is no error
+    /// here.
+    pub(crate) fn new(
+        config: &NatsConfig,
+        source: NatsSource,
+        claims: Claims,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, SinkError> {
+        let target = Target {
+            stream: config.stream.clone(),
+            template: config.subject.clone(),
+            dead_letters: config.dead_letters.clone(),
+        };
+        let shared = Arc::<Shared>::default();
+        let (orders, received) = unbounded_channel();
+        let worker = Worker { source, orders: received, shared: Arc::clone(&shared) };
+        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(failed)?;
+        let thread = thread::Builder::new().name("walpost-nats".to_owned());
+        thread
+            .spawn(move || {
+                runtime.block_on(worker.run());
+                // Does not wait for a pending DNS lookup.
+                runtime.shutdown_background();
+            })
+            .map_err(failed)?;
+        metrics.sink_producers.set(1);
+        Ok(Self::over(target, claims, (orders, shared), metrics))
+    }
+
+    /// One whose orders a worker takes.
+    fn over(
+        target: Target,
+        claims: Claims,
+        (orders, shared): (UnboundedSender<Order>, Arc<Shared>),
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            target,
+            claims,
+            orders,
+            shared,
+            epoch: 0,
+            chain: None,
+            asked: None,
+            batch: None,
+            in_flight: 0,
+            is_broken: false,
+            acknowledged: 0,
+            reports: Vec::new(),
+            conditions: Vec::new(),
+            metrics,
+        }
+    }
+
+    /// Asks for a connection under the current claim, once.
+    fn ask_for_connection(&mut self) {
+        let version = self.claims.version();
+        if self.is_broken || self.asked == Some(version) {
+            return;
+        }
+        let Some(claim) = self.claims.current() else { return };
+        self.epoch += 1;
+        self.asked = Some(version);
+        self.order(Order::Sync { epoch: self.epoch, claim });
+    }
+
+    fn order(&mut self, order: Order) {
+        if self.orders.send(order).is_err() {
+            let reason = "the thread of the connection to NATS has ended".to_owned();
+            self.conditions.push(Condition::Broken(reason));
+        }
+    }
+
+    /// Sends the batch that is being made.
+    fn flush(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.order(Order::Publish { epoch: self.epoch, batch });
+        }
+    }
+
+    fn take_events(&mut self) {
+        for event in self.shared.take() {
+            match event {
+                Event::Synced(synced) if synced.epoch == self.epoch => self.synced(synced),
+                Event::Stored { epoch, batch, at } if epoch == self.epoch => {
+                    self.stored(&batch, at);
+                }
+                Event::Failed { epoch, failure } if epoch == self.epoch => self.failed(&failure),
+                Event::Condition(condition) => self.conditions.push(condition),
+                // Of a connection that was given up.
+                Event::Synced(_) | Event::Stored { .. } | Event::Failed { .. } => {}
+            }
+        }
+    }
+
+    fn synced(&mut self, synced: Synced) {
+        if synced.end < self.acknowledged {
+            self.conditions.push(Condition::Regressed(format!(
+                "stream {} ends at message {}, and NATS has acknowledged {}",
+                self.target.stream, synced.end, self.acknowledged
+            )));
+            return;
+        }
+        let Some(version) = self.asked.take() else { return };
+        self.acknowledged = synced.end;
+        self.claims.set_last(synced.last);
+        let position = synced.last.map(|last| last.position);
+        self.chain = Some(Chain { tail: synced.end, position, previous: None, version, synced });
+    }
+
+    fn stored(&mut self, batch: &Sent, at: Instant) {
+        let reports = batch.seqs.iter();
+        let reports = reports.map(|seq| Report { seq: *seq, outcome: Outcome::Delivered, at });
+        self.reports.extend(reports);
+        self.in_flight -= batch.seqs.len();
+        let Last { seq, .. } = batch.last;
+        self.acknowledged = seq;
+        self.claims.set_last(Some(batch.last));
+        for (topic, published) in &batch.published {
+            self.metrics.published(topic, *published);
+        }
+        let after = at.saturating_duration_since(batch.since);
+        for _ in &batch.seqs {
+            self.metrics.broker_ack(after);
+        }
+    }
+
+    /// The connection is of no use any more.
+    fn failed(&mut self, failure: &Failure) {
+        let is_idle = self.in_flight == 0;
+        self.chain = None;
+        self.asked = None;
+        if *failure == Failure::Fenced {
+            self.claims.set(None);
+        } else if is_idle {
+            return self.ask_for_connection();
+        }
+        self.metrics.publish_error(&self.target.stream, failure.code());
+        self.break_off(failure.to_string());
+    }
+
+    /// What is in flight is to be produced again.
+    fn break_off(&mut self, reason: String) {
+        self.is_broken = true;
+        self.chain = None;
+        self.conditions.push(Condition::Broken(reason));
+    }
+
+    fn refused(&self, topic: &str, refusal: Refusal) -> Refusal {
+        self.metrics.publish_error(topic, REFUSED);
+        refusal
+    }
+}
+
+impl Outlet for NatsSink {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        let is_current = |chain: &&Chain| chain.version == self.claims.version();
+        let Some(chain) = self.chain.as_ref().filter(is_current) else {
+            if self.chain.take().is_some() && self.in_flight > 0 {
+                self.break_off("the state key was opened again".to_owned());
+            }
+            self.ask_for_connection();
+            return Err(ProduceError::Full);
+        };
+        let at = Instant::now();
+        if chain.synced.last.is_some_and(|last| position <= last.position) {
+            self.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            return Ok(());
+        }
+        if chain.position.is_some_and(|last| position <= last) {
+            return Err(ProduceError::Broken(format!("{position} came after a later event")));
+        }
+        let id = chain.synced.writer.id(position);
+        let last = (chain.tail, chain.previous.as_deref());
+        let built = self.target.message((seq, record), &id, last, &chain.synced.limits);
+        let message = match built {
+            Ok(message) => message,
+            Err(refusal) => {
+                return Err(ProduceError::Refused(self.refused(record.topic, refusal)));
+            }
+        };
+        let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
+        let batch = self.batch.get_or_insert_with(|| Batch::new(chain.tail, position, at));
+        batch.push(message, position, record);
+        chain.tail += 1;
+        (chain.position, chain.previous) = (Some(position), Some(id));
+        self.in_flight += 1;
+        if batch.is_full() {
+            self.flush();
+        }
+        crate::crash_points::point!("produced");
+        Ok(())
+    }
+
+    fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
+        let limits = self.chain.as_ref().map(|chain| &chain.synced.limits);
+        match limits.and_then(|limits| too_large(bytes, limits)) {
+            None => Ok(()),
+            Some(refusal) => Err(self.refused(topic, refusal)),
+        }
+    }
+}
+
+impl Sink for NatsSink {
+    fn peer(&self) -> &'static Peer {
+        &NATS
+    }
+
+    fn is_fenced_by_state(&self) -> bool {
+        true
+    }
+
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        self.flush();
+        self.take_events();
+        into.append(&mut self.reports);
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        self.take_events();
+        // Connected before the first record, so that it is known whether NATS can be used.
+        if self.chain.is_none() {
+            self.ask_for_connection();
+        }
+        std::mem::take(&mut self.conditions)
+    }
+
+    fn is_connected(&self) -> Option<bool> {
+        self.shared.is_connected()
+    }
+
+    async fn wait_for_events(&self, eager: bool) {
+        if eager && !self.reports.is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = self.shared.stirred.notified() => {}
+            () = self.shared.stored.notified(), if eager => {}
+        }
+    }
+
+    async fn replace_producer(&mut self) -> Result<(), SinkError> {
+        self.epoch += 1;
+        (self.chain, self.asked, self.batch) = (None, None, None);
+        (self.in_flight, self.is_broken) = (0, false);
+        self.order(Order::Close);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::UnboundedReceiver;
+
+    use super::super::message::Limits;
+    use super::super::message_id::Writer;
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::record::Headers;
+
+    /// A sink whose worker is the test.
+    fn sink() -> (NatsSink, UnboundedReceiver<Order>) {
+        let (orders, received) = unbounded_channel();
+        let target = Target {
+            stream: "s".to_owned(),
+            template: "{topic}".parse().expect("a template"),
+            dead_letters: "dead".to_owned(),
+        };
+        let worker = (orders, Arc::default());
+        (NatsSink::over(target, Claims::default(), worker, Arc::default()), received)
+    }
+
+    fn at(lsn: u64) -> EventPosition {
+        EventPosition { commit_lsn: Lsn::new(lsn), ordinal: 0 }
+    }
+
+    fn produce(sink: &mut NatsSink, lsn: u64) -> Result<(), ProduceError> {
+        let record = Record {
+            topic: "t",
+            partition: None,
+            key: None,
+            value: Some(b"v"),
+            timestamp_ms: None,
+            headers: Headers::new(),
+        };
+        sink.produce(Seq::new(lsn), at(lsn), &record)
+    }
+
+    fn synced(sink: &mut NatsSink, end: u64, last: Option<u64>) {
+        let last = last.map(|lsn| Last { seq: end, position: at(lsn) });
+        let limits = Limits { bytes: 999, from: "max_payload", subjects: vec![">".to_owned()] };
+        let writer = Writer::new("o", 1);
+        let synced = Synced { epoch: sink.epoch, writer, end, last, limits };
+        sink.shared.push(Event::Synced(synced));
+        sink.take_reports(&mut Vec::new());
+    }
+
+    fn is_sync(received: &mut UnboundedReceiver<Order>) -> bool {
+        matches!(received.try_recv(), Ok(Order::Sync { .. }))
+    }
+
+    #[test]
+    fn nothing_is_published_behind_lost_messages_until_they_are_produced_again() {
+        let (mut sink, mut received) = sink();
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full), "the state key is not open");
+        sink.claims.set(Some("c".to_owned()));
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
+        assert!(is_sync(&mut received));
+        synced(&mut sink, 40, None);
+        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
+        let mut reports = Vec::new();
+        sink.take_reports(&mut reports);
+        assert!(matches!(received.try_recv(), Ok(Order::Publish { .. })) && reports.is_empty());
+        let failure = Failure::Unreachable("gone".to_owned());
+        sink.shared.push(Event::Failed { epoch: sink.epoch, failure });
+        assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
+        assert_eq!(produce(&mut sink, 3), Err(ProduceError::Full));
+        assert!(!is_sync(&mut received), "it would be published behind 1 and 2");
+        let replaced = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        replaced.block_on(sink.replace_producer()).expect("replaced");
+        assert!(matches!(received.try_recv(), Ok(Order::Close)));
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
+        assert!(is_sync(&mut received));
+        // The first was stored, and its acknowledgement was lost.
+        synced(&mut sink, 41, Some(1));
+        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
+        sink.take_reports(&mut reports);
+        let seqs: Vec<_> = reports.iter().map(|report| report.seq).collect();
+        assert_eq!(seqs, [Seq::new(1)]);
+        let Ok(Order::Publish { batch, .. }) = received.try_recv() else { panic!("the second") };
+        assert_eq!((batch.sent.seqs, batch.sent.first), (vec![Seq::new(2)], 42));
+        let expected = batch.messages[0].headers.get("Nats-Expected-Last-Sequence");
+        assert_eq!(expected.map(async_nats::HeaderValue::as_str), Some("41"));
+    }
+
+    #[test]
+    fn messages_that_were_acknowledged_and_are_gone_are_reported() {
+        let (mut sink, _received) = sink();
+        sink.claims.set(Some("c".to_owned()));
+        sink.take_conditions();
+        synced(&mut sink, 7, Some(7));
+        assert_eq!(sink.take_conditions(), []);
+        sink.chain = None;
+        sink.take_conditions();
+        synced(&mut sink, 6, Some(6));
+        let conditions = sink.take_conditions();
+        assert!(matches!(conditions.as_slice(), [Condition::Regressed(_)]), "{conditions:?}");
+    }
+}

@@ -1,0 +1,210 @@
+//! The position in the key-value bucket beside a stream of NATS: see [`crate::sink`]'s `nats` for
+//! its members.
+//!
+//! A thread of its own has a connection of its own. Opening the key writes a claim, by which the
+//! sink's messages and this store's writes are those of one process.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::{State, StateEvent, StateFailure, StateKey, StateStore};
+use crate::sink::nats::{
+    Claims, Connection, Entry, Failure, KEY, NatsConfig, NatsSource, adopt, bucket, connect,
+    last_event, nonce, open, write_state,
+};
+
+/// Timeout for each step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The state key of a stream.
+pub struct NatsStateStore {
+    commands: mpsc::UnboundedSender<Command>,
+    events: mpsc::UnboundedReceiver<StateEvent>,
+    /// Received by [`StateStore::wait`].
+    next: Option<StateEvent>,
+}
+
+enum Command {
+    Open(StateKey),
+    Write(State),
+    Adopt(State),
+}
+
+impl NatsStateStore {
+    /// A store on these servers, whose openings `claims` has. `checks`: a stream that somebody else
+    /// has published to, or set back, cannot be opened; otherwise it can, to be adopted.
+    pub(crate) fn new(source: NatsSource, claims: Claims, checks: bool) -> Self {
+        let (commands, orders) = mpsc::unbounded_channel();
+        let (reports, events) = mpsc::unbounded_channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            // Without it the channel is closed, which is seen with the first order.
+            let Ok(runtime) = runtime else { return };
+            let worker = Worker { source, claims, checks, open: None };
+            runtime.block_on(worker.work(orders, &reports));
+            runtime.shutdown_background();
+        });
+        Self { commands, events, next: None }
+    }
+
+    fn order(&mut self, command: Command) {
+        if self.commands.send(command).is_err() {
+            let reason = "the thread of the state key has ended".to_owned();
+            self.next = Some(StateEvent::Failed(StateFailure::Unavailable(reason)));
+        }
+    }
+}
+
+impl StateStore for NatsStateStore {
+    fn open(&mut self, key: &StateKey) {
+        self.order(Command::Open(key.clone()));
+    }
+
+    fn write(&mut self, state: &State) {
+        self.order(Command::Write(state.clone()));
+    }
+
+    fn adopt(&mut self, state: &State) {
+        self.order(Command::Adopt(state.clone()));
+    }
+
+    fn take_event(&mut self) -> Option<StateEvent> {
+        self.next.take().or_else(|| self.events.try_recv().ok())
+    }
+
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            if self.next.is_none() {
+                match self.events.recv().await {
+                    Some(event) => self.next = Some(event),
+                    None => std::future::pending().await,
+                }
+            }
+        })
+    }
+}
+
+struct Worker {
+    source: NatsSource,
+    claims: Claims,
+    checks: bool,
+    open: Option<OpenKey>,
+}
+
+/// The key that is open, and the connection to it.
+struct OpenKey {
+    connection: Connection,
+    config: NatsConfig,
+    owner: String,
+    claim: String,
+    entry: Option<Entry>,
+}
+
+impl Worker {
+    /// Executes orders until the store is gone.
+    async fn work(
+        mut self,
+        mut orders: mpsc::UnboundedReceiver<Command>,
+        reports: &mpsc::UnboundedSender<StateEvent>,
+    ) {
+        while let Some(command) = orders.recv().await {
+            let step = async {
+                match command {
+                    Command::Open(key) => self.open(&key).await,
+                    Command::Write(state) => self.write(&state).await,
+                    Command::Adopt(state) => self.adopt(&state).await,
+                }
+            };
+            let late = || {
+                let reason = format!("NATS has not answered for {STEP_TIMEOUT:?}");
+                Err(StateFailure::Unavailable(reason))
+            };
+            let done = timeout(STEP_TIMEOUT, step).await.unwrap_or_else(|_| late());
+            let event = done.unwrap_or_else(|failure| {
+                self.open = None;
+                StateEvent::Failed(failure)
+            });
+            if reports.send(event).is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn open(&mut self, key: &StateKey) -> Result<StateEvent, StateFailure> {
+        self.open = None;
+        let config = self.source.read().map_err(StateFailure::Unavailable)?;
+        let connection = connect(&config).await?;
+        let (owner, claim) = (key.names().to_string(), nonce());
+        let client = &connection.client;
+        let opened = connection.or_failed(open(client, &config, &owner, &claim)).await?;
+        let Some(entry) = opened.entry else {
+            self.open = Some(OpenKey { connection, config, owner, claim, entry: None });
+            return Ok(StateEvent::Opened { state: None, cluster: None, published: None });
+        };
+        if entry.owner() != owner {
+            return Err(StateFailure::Unreadable(format!(
+                "stream {} belongs to another walpost, or another server or slot of this one: {}, \
+                 and this is {owner}. Set nats.stream to another stream; or, if the other one is \
+                 gone for good, delete the state key {KEY} in the bucket {} and run `walpost adopt \
+                 --apply`",
+                config.stream,
+                entry.owner(),
+                bucket(&config.stream)
+            )));
+        }
+        let found = connection.or_failed(last_event(client, &config, &entry, &opened.stream)).await;
+        let last = match found {
+            Err(Failure::Stream(_)) if !self.checks => None,
+            found => found?,
+        };
+        let state = State::of_json(entry.state().as_bytes())
+            .map_err(|error| StateFailure::Unreadable(error.to_string()))?;
+        self.claims.set_last(last);
+        self.claims.set(Some(claim.clone()));
+        self.open = Some(OpenKey { connection, config, owner, claim, entry: Some(entry) });
+        let published = last.map(|last| last.position);
+        Ok(StateEvent::Opened { state: Some(state), cluster: None, published })
+    }
+
+    async fn write(&mut self, state: &State) -> Result<StateEvent, StateFailure> {
+        let last = self.claims.last();
+        let OpenKey { connection, config, entry, .. } = self.open.as_mut().ok_or_else(not_open)?;
+        let entry = entry.as_mut().ok_or_else(not_open)?;
+        let write = write_state(&connection.client, config, entry, (state.to_json(), last));
+        connection.or_failed(write).await?;
+        Ok(StateEvent::Written)
+    }
+
+    /// Everything from now on has a higher generation than what is in the stream.
+    async fn adopt(&mut self, state: &State) -> Result<StateEvent, StateFailure> {
+        let OpenKey { connection, config, owner, claim, entry } =
+            self.open.as_mut().ok_or_else(not_open)?;
+        let who = (owner.as_str(), claim.as_str());
+        let adopted = adopt(&connection.client, config, who, entry.take(), state.to_json());
+        *entry = Some(connection.or_failed(adopted).await?);
+        Ok(StateEvent::Written)
+    }
+}
+
+fn not_open() -> StateFailure {
+    StateFailure::Unavailable("it is not open".to_owned())
+}
+
+impl From<Failure> for StateFailure {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unreachable(reason) | Failure::Unusable(reason) | Failure::Gap(reason) => {
+                Self::Unavailable(reason)
+            }
+            Failure::Unauthenticated(reason) => Self::Unauthenticated(reason),
+            Failure::Unauthorized(reason) => Self::Unauthorized(reason),
+            Failure::Fenced => Self::Fenced,
+            Failure::Stream(reason) => Self::Unreadable(reason),
+        }
+    }
+}

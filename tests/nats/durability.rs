@@ -1,0 +1,100 @@
+//! NATS loses what it has acknowledged: walpost says so, and publishes again what PostgreSQL has.
+
+use std::path::Path;
+use std::process::Command;
+
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Nats, Proxy, eventually};
+
+use super::fixture::{NatsFixture, STREAM};
+
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp");
+    assert!(status.success());
+}
+
+/// Stops the server, and keeps a copy of its data.
+async fn snapshot(fixture: &NatsFixture) {
+    fixture.nats.kill9().await;
+    copy(&fixture.nats.data(), &fixture.nats.data().with_extension("kept"));
+    fixture.nats.start_again().await;
+}
+
+/// Sets the server back to the copy.
+async fn set_back(fixture: &NatsFixture) {
+    fixture.nats.kill9().await;
+    std::fs::remove_dir_all(fixture.nats.data()).expect("it can be removed");
+    copy(&fixture.nats.data().with_extension("kept"), &fixture.nats.data());
+    fixture.nats.start_again().await;
+}
+
+/// Set back to a copy with a part of the messages: PostgreSQL does not have the others any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_set_back_behind_what_is_confirmed_is_not_started_from() {
+    let fixture = NatsFixture::new().await;
+    fixture.insert(50, 5).await;
+    let walpost = fixture.run().await;
+    fixture.assert_exact().await;
+    snapshot(&fixture).await;
+    fixture.insert(50, 5).await;
+    fixture.assert_exact().await;
+    set_back(&fixture).await;
+    fixture.insert(1, 5).await;
+    // The key is that of an earlier opening, so it is opened again and compared with the slot.
+    let (code, said) = ended(&walpost).await;
+    assert_eq!(code, Some(3), "{said}");
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("may be missing in NATS"), "{said}");
+    // As the message says: from the slot's position on, and the lost ones by their rows.
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(fixture.nats.messages(STREAM).await.len(), 51);
+    stop(walpost).await;
+}
+
+/// Set back while nothing was confirmed since: everything is published once more, in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_set_back_to_what_is_confirmed_gets_the_rest_again() {
+    let mut fixture = NatsFixture::new().await;
+    // PostgreSQL hears nothing of what follows.
+    let proxy = Proxy::to(fixture.inner.postgres.port()).await;
+    let direct = fixture.inner.source.clone();
+    let walpost = fixture.run().await;
+    fixture.insert(50, 5).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+    snapshot(&fixture).await;
+    fixture.inner.source = walpost_bed::fixture::proxied(&proxy);
+    let point = "acknowledged=49*off->return";
+    fixture.insert(50, 5).await;
+    let walpost = fixture.command("run").env("FAILPOINTS", point).start();
+    walpost.wait(SHORT_TIMEOUT).await.expect("it dies");
+    eventually(SHORT_TIMEOUT, "all are there", async || {
+        fixture.nats.last_sequence(STREAM).await == 100
+    })
+    .await;
+    set_back(&fixture).await;
+    assert_eq!(fixture.nats.last_sequence(STREAM).await, 50, "the copy");
+    fixture.inner.source = direct;
+    let walpost = fixture.run().await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+/// Synced every two minutes: what a killed process has acknowledged is in the kernel.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_server_that_syncs_seldom_loses_nothing() {
+    let fixture = NatsFixture::with(Nats::builder().sync_interval("2m")).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.inner.postgres, 300);
+    for _ in 0..3 {
+        writer.commits(100).await;
+        fixture.nats.kill9().await;
+        fixture.nats.start_again().await;
+    }
+    fixture.assert_exact_after(writer).await;
+    stop(walpost).await;
+}
