@@ -105,7 +105,7 @@ Examples:
   walpost prune --dry-run                            # count only
   walpost prune --older-than 30d --max-duration 10min
   walpost prune --archive-to audit.outbox
-  walpost prune --archive-command 'gzip > /archive/$(date +%s%N).jsonl.gz'
+  walpost prune --archive-command /usr/local/bin/archive  # it gets the rows as lines of JSON
   walpost prune --partitions-ahead 14d               # of a partitioned table: makes and drops partitions";
 
 pub(super) const PRUNE_ACTS: &str = "\
@@ -113,8 +113,8 @@ Deletes rows that are older than --older-than and proved to be delivered: by the
 what every logical slot of the database has confirmed. Nothing is deleted on a server that was started
 since `walpost run` has compared it with the state topic, or with another publication or configuration
 of the outbox than its. Rows from before the slot are kept, unless they were published too
-(`init --existing-rows`, `recover --all`). Reads the table once, and needs no index. Needs SELECT and
-DELETE on the table, and to read the state topic; it disturbs no other walpost, and can be interrupted and run again.
+(`init --existing-rows`, `recover --all`). Reads the table once, and needs no index. Needs SELECT,
+DELETE and UPDATE of a column on the table, and to read the state topic; it disturbs no other walpost, and can be interrupted and run again.
 Of a partitioned table it makes partitions ahead and drops those of which every row may be deleted; that
 needs the rights of the table's owner. Of a table of pg_partman it only names those that are safe to drop.";
 

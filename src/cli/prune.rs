@@ -11,6 +11,7 @@ use super::stdout::{complain, print};
 use super::{Exit, block_on, logged, require_kafka};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags, show_bytes};
+use crate::outbox::TableName;
 use crate::record::Policy;
 use crate::retention::{
     Archive, Counted, Limits, Oldest, PartitionedTable, Proof, Prune, PruneError, PrunedTable,
@@ -47,6 +48,7 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
                 | PruneError::Unproved(_)
                 | PruneError::Skips
                 | PruneError::InUse { .. }
+                | PruneError::Changed { .. }
                 | PruneError::Kept { .. }
                 | PruneError::Command { .. }
                 | PruneError::NotArchived { .. }
@@ -115,10 +117,24 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
         let stop = AtomicBool::new(false);
         let mut pruning = begin(config, arguments, (client, &proof, &before), &stop).await?;
         let partitions = prune_partitions::prune(&mut pruning, client, tables, arguments).await?;
-        for table in &partitions.rows {
+        let count = async |table: &PrunedTable| {
             let notice = || complain(&format!("still counting the rows of {}", table.name));
-            let counted = log_if_slow(notice, table.count(client, &proof, &before)).await?;
-            print(&report(table, counted));
+            log_if_slow(notice, table.count(client, &proof, &before)).await
+        };
+        for table in tables.1 {
+            let mut counted = Counted::default();
+            for leaf in table.leaves() {
+                if table.is_readable(leaf) {
+                    counted += count(leaf).await?;
+                } else {
+                    let name = &leaf.name;
+                    complain(&format!("{name}: not counted: this user may not read its rows"));
+                }
+            }
+            print(&report(&table.name, "old and delivered: ", counted));
+        }
+        for table in &partitions.rows {
+            print(&report(&table.name, "to be deleted:     ", count(table).await?));
         }
         return Ok(partitions.exit);
     }
@@ -169,18 +185,18 @@ fn announce(proof: &Proof, before: &str) {
     }
 }
 
-fn report(table: &PrunedTable, counted: Counted) -> String {
-    let Counted { oldest, deletable, young, undelivered, before_slot, unpublished } = counted;
+/// `deletable`: what the rows are called that may be deleted, or dropped with their partition.
+fn report(table: &TableName, deletable: &str, counted: Counted) -> String {
+    let Counted { oldest, deletable: rows, young, undelivered, before_slot, unpublished } = counted;
     let oldest = oldest.unwrap_or_else(|| "none".to_owned());
     format!(
-        "{}:\n\
-         to be deleted:                       {deletable}\n\
+        "{table}:\n\
+         {deletable}                  {rows}\n\
          younger, or without a time:          {young}\n\
          old, and not proved to be delivered: {undelivered}\n\
          from before the slot:                {before_slot}\n\
          not sent by the publication:         {unpublished}\n\
-         oldest row:                          {oldest}\n",
-        table.name
+         oldest row:                          {oldest}\n"
     )
 }
 

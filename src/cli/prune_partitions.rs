@@ -23,6 +23,8 @@ pub(super) struct Partitions {
     pub(super) exit: Exit,
     /// Other sessions had some of them locked.
     pub(super) are_locked: bool,
+    /// Partitions that were dropped.
+    dropped: Vec<TableName>,
     /// Nothing more is to be done.
     pub(super) stopped: Option<Stopped>,
     /// Tables without partitions, of which rows are to be deleted one by one.
@@ -90,7 +92,8 @@ pub(super) async fn prune(
         pruning.require_short_waits(&table.name).await?;
     }
     let rows = tables.iter().filter(|table| !table.is_partitioned).cloned().collect();
-    let mut done = Partitions { exit: Exit::Ok, are_locked: false, stopped: None, rows };
+    let (exit, dropped) = (Exit::Ok, Vec::new());
+    let mut done = Partitions { exit, are_locked: false, dropped, stopped: None, rows };
     for table in partitioned {
         if done.stopped.is_some() {
             break;
@@ -227,6 +230,9 @@ impl Partitions {
                 print(&format!("safe to drop: {name}\n"));
             }
             Fate::Dropped(rows) => {
+                if !arguments.dry_run {
+                    self.dropped.push(name.clone());
+                }
                 let done = match (arguments.dry_run, &arguments.archive_to) {
                     (true, None) => "would be dropped",
                     (true, Some(_)) => "would be archived and dropped",
@@ -252,9 +258,9 @@ impl Partitions {
     fn add_rows(&mut self, table: &PartitionedTable, arguments: &PruneArguments) {
         let default: Option<&TableName> =
             table.default().filter(|_| table.manager == Manager::Walpost).map(|one| &one.name);
-        let leaves = table.leaves().iter();
+        let leaves = table.leaves().iter().filter(|leaf| !self.dropped.contains(&leaf.name));
         let wanted = leaves.filter(|leaf| arguments.delete_rows || Some(&leaf.name) == default);
-        self.rows.extend(wanted.cloned());
+        self.rows.extend(wanted.cloned().collect::<Vec<_>>());
     }
 }
 

@@ -21,9 +21,22 @@ pub(super) async fn delete_rows(
     let (pruned, ended) = pruned.await;
     let done = if pruning.archives() { "archived" } else { "deleted" };
     print(&format!("{}: {} rows {done}\n", table.name, pruned.rows));
+    if pruned.locked > 0 {
+        complain(&format!(
+            "{}: {} rows were left to the next run, since other sessions had them locked",
+            table.name, pruned.locked
+        ));
+    }
+    if pruned.changed > 0 {
+        complain(&format!(
+            "{}: {} rows were archived and not deleted, since other sessions changed or locked them \
+             meanwhile: the next run archives them again",
+            table.name, pruned.changed
+        ));
+    }
     if pruned.locked_pages > 0 {
         complain(&format!(
-            "{}: {} pages were left out, since other sessions had rows of them locked",
+            "{}: {} pages were left to the next run, since other sessions had rows locked that theirs need",
             table.name, pruned.locked_pages
         ));
     }

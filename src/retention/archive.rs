@@ -14,6 +14,7 @@ use super::error::{PruneError, database};
 use super::pruned_table::{PrunedTable, listed};
 use crate::excerpt::excerpt;
 use crate::outbox::TableName;
+use crate::source::SqlClient;
 
 /// Where rows go.
 #[derive(Debug, Clone, Copy)]
@@ -24,58 +25,94 @@ pub(crate) enum Archive<'a> {
     Command(&'a str),
 }
 
-/// Whether a relation is a table, and for each of the columns whether rows may be inserted with it.
+/// A row `o` in JSON. Its values of type `json` may have line breaks, which can only be between tokens.
+pub(super) const JSON: &str = "pg_catalog.row_to_json(o)::pg_catalog.text";
+
+/// What is wrong with a relation as the archive of the table `$3`: whether it is a table, this user
+/// reaches it, and all of it survives a crash; then columns that are missing, generated, of another
+/// type, or that this user may not insert. A type without a modifier takes all values of one with it.
 const ARCHIVE: &str = "
     SELECT c.relkind IN ('r', 'p', 'f'), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
-           ARRAY(SELECT wanted.name FROM pg_catalog.unnest($3::pg_catalog.text[]) AS wanted (name)
-                  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
-                                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                                       AND a.attgenerated = ''
-                                       AND a.attname::pg_catalog.text = wanted.name)),
-           ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
-                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                    AND a.attname::pg_catalog.text = ANY ($3::pg_catalog.text[])
-                    AND NOT pg_catalog.has_column_privilege(c.oid, a.attnum, 'INSERT'))
-      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+           c.relpersistence = 'p'
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid::pg_catalog.regclass) t
+                             JOIN pg_catalog.pg_class part ON part.oid = t.relid
+                            WHERE part.relpersistence <> 'p'),
+           columns.missing, columns.generated, columns.other, columns.refused
+      FROM pg_catalog.pg_class c
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     CROSS JOIN LATERAL (
+        SELECT pg_catalog.string_agg(o.attname::pg_catalog.text, ', ' ORDER BY o.attnum)
+                   FILTER (WHERE a.attname IS NULL) AS missing,
+               pg_catalog.string_agg(a.attname::pg_catalog.text, ', ' ORDER BY o.attnum)
+                   FILTER (WHERE a.attgenerated <> '') AS generated,
+               pg_catalog.string_agg(pg_catalog.format('%s is %s, and %s in the archive', o.attname,
+                       pg_catalog.format_type(o.atttypid, o.atttypmod),
+                       pg_catalog.format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY o.attnum)
+                   FILTER (WHERE a.atttypid <> o.atttypid OR a.atttypmod NOT IN (-1, o.atttypmod)) AS other,
+               pg_catalog.string_agg(a.attname::pg_catalog.text, ', ' ORDER BY o.attnum)
+                   FILTER (WHERE NOT pg_catalog.has_column_privilege(c.oid, a.attnum, 'INSERT')) AS refused
+          FROM pg_catalog.pg_attribute o
+          LEFT JOIN pg_catalog.pg_attribute a
+               ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = o.attname
+         WHERE o.attrelid = $3 AND o.attnum > 0 AND NOT o.attisdropped) AS columns
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
 
-/// Checks that this user may insert the rows of `table` into `archive`.
+/// Checks that this user may insert the rows of `table` into `archive`, and that it keeps them as they
+/// are.
 pub(crate) async fn check(
     client: &Client,
     table: &PrunedTable,
     archive: &TableName,
 ) -> Result<(), PruneError> {
     let failed = database(archive, "looking at the archive");
-    let problem = |problem: String| PruneError::Table { table: archive.clone(), problem };
     let row = client
-        .query_opt(ARCHIVE, &[&archive.schema, &archive.name, &table.columns])
+        .query_opt(ARCHIVE, &[&archive.schema, &archive.name, &table.oid])
         .await
         .map_err(&failed)?;
-    let like = format!("CREATE TABLE {archive} (LIKE {})", table.name);
-    let row = row.ok_or_else(|| {
-        problem(format!("the archive does not exist: create it, for example with {like}"))
-    })?;
-    let is_table: bool = row.try_get(0).map_err(&failed)?;
-    let is_reachable: bool = row.try_get(1).map_err(&failed)?;
-    let missing: Vec<String> = row.try_get(2).map_err(&failed)?;
-    let refused: Vec<String> = row.try_get(3).map_err(&failed)?;
-    if !is_table {
-        return Err(problem("the archive is no table".to_owned()));
-    }
-    if !missing.is_empty() {
-        let (missing, name) = (missing.join(", "), &table.name);
-        return Err(problem(format!(
-            "the archive lacks columns of {name}, or has generated ones in their place: {missing}; add \
-             them, or create another archive with {like}"
-        )));
-    }
-    if !is_reachable || !refused.is_empty() {
-        return Err(problem(format!(
-            "this user may not insert into the archive: GRANT INSERT ON {archive} and USAGE on its schema \
-             TO it"
-        )));
-    }
-    Ok(())
+    let name = &table.name;
+    let like = format!("CREATE TABLE {archive} (LIKE {name})");
+    let problem = match row {
+        None => Some(format!("the archive does not exist: create it, for example with {like}")),
+        Some(row) => {
+            let yes = |index| row.try_get::<_, bool>(index).map_err(&failed);
+            let columns = |index| row.try_get::<_, Option<String>>(index).map_err(&failed);
+            let (missing, generated, other, refused) =
+                (columns(3)?, columns(4)?, columns(5)?, columns(6)?);
+            if !yes(0)? {
+                Some("the archive is no table".to_owned())
+            } else if !yes(2)? {
+                Some(format!(
+                    "the archive, or a partition of it, is unlogged or temporary, and a crash empties it: \
+                     ALTER TABLE {archive} SET LOGGED, or create another archive with {like}"
+                ))
+            } else if let Some(missing) = missing {
+                Some(format!(
+                    "the archive lacks columns of {name}: {missing}; add them, or create another archive \
+                     with {like}"
+                ))
+            } else if let Some(generated) = generated {
+                Some(format!(
+                    "the archive has generated columns, which would not get the values of {name}: \
+                     {generated}; make them ordinary ones with ALTER TABLE {archive} ALTER COLUMN … DROP \
+                     EXPRESSION, or create another archive with {like}"
+                ))
+            } else if let Some(other) = other {
+                Some(format!(
+                    "the archive has other types than {name}, which could change values: {other}; change \
+                     them with ALTER TABLE {archive} ALTER COLUMN … TYPE, or create another archive with {like}"
+                ))
+            } else if !yes(1)? || refused.is_some() {
+                Some(format!(
+                    "this user may not insert into the archive: GRANT INSERT ON {archive} and USAGE on its \
+                     schema TO it"
+                ))
+            } else {
+                None
+            }
+        }
+    };
+    let table = archive.clone();
+    problem.map_or(Ok(()), |problem| Err(PruneError::Table { table, problem }))
 }
 
 /// Runs `delete`, which has the rows as its parameter, and inserts what it deletes, in a transaction
@@ -105,25 +142,36 @@ pub(super) async fn insert(
     Ok(u64::try_from(deleted).unwrap_or_default())
 }
 
-/// Writes the rows that meet `condition`, which has them as its parameter, to the command's standard
-/// input; returns once it has ended with 0.
-pub(super) async fn pipe(
-    client: &Client,
+/// The rows that meet `condition`, which has them as its parameter, as lines.
+pub(super) async fn lines(
+    client: &SqlClient,
     table: &PrunedTable,
-    command: &str,
     (condition, rows): (&str, &String),
-) -> Result<(), PruneError> {
+) -> Result<String, PruneError> {
+    let failed = database(&table.name, "reading rows");
     let sql = format!(
-        "SELECT pg_catalog.row_to_json(o)::pg_catalog.text FROM ONLY {} AS o WHERE {condition}",
+        "SELECT pg_catalog.replace(pg_catalog.replace({JSON}, E'\\n', ' '), E'\\r', ' ')
+           FROM ONLY {} AS o WHERE {condition}",
         table.name
     );
-    let found = client.query(&sql, &[rows]).await.map_err(database(&table.name, "reading rows"))?;
+    // They are no more than were chosen by their size.
+    let _large = client.large_rows();
+    let found = client.query(&sql, &[rows]).await.map_err(&failed)?;
     let mut lines = String::new();
     for row in found {
-        let line: &str = row.try_get(0).map_err(database(&table.name, "reading rows"))?;
+        let line: &str = row.try_get(0).map_err(&failed)?;
         lines.push_str(line);
         lines.push('\n');
     }
+    Ok(lines)
+}
+
+/// Writes lines to the command's standard input; returns once it has ended with 0.
+pub(super) async fn pipe(
+    table: &PrunedTable,
+    command: &str,
+    lines: &str,
+) -> Result<(), PruneError> {
     let failed = |problem: String| PruneError::Command { table: table.name.clone(), problem };
     // Ends with this process: the rows are still in the table, and a later run starts it again.
     let child = Command::new("/bin/sh")

@@ -54,6 +54,14 @@ pub(crate) enum PruneError {
         /// What it lacks.
         problem: String,
     },
+    /// Other sessions are in the way, or have changed something.
+    #[error("{table}: {problem}")]
+    Changed {
+        /// The table.
+        table: TableName,
+        /// What happened, and what to do.
+        problem: String,
+    },
     /// A trigger or a rule keeps rows.
     #[error(
         "{table}: only {deleted} of {chosen} rows were deleted that were to be: {keepers} of the table can \
@@ -209,7 +217,11 @@ pub(crate) enum Unproved {
 fn advice(error: &tokio_postgres::Error) -> &'static str {
     match error.code() {
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            ". SELECT and DELETE on the table are needed, and with --archive-to INSERT on the archive"
+            ". SELECT and DELETE on the table and UPDATE on one of its columns are needed, and with \
+             --archive-to INSERT on the archive"
+        }
+        Some(&SqlState::PROGRAM_LIMIT_EXCEEDED) => {
+            ". A row may be too large to be written as JSON: --archive-to has no such limit"
         }
         Some(&SqlState::FOREIGN_KEY_VIOLATION) => {
             ". Rows that others refer to cannot be deleted: delete those first"

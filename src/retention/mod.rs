@@ -5,11 +5,13 @@
 //! | `proof` | which rows are delivered, told by the state topic and the slots |
 //! | `pruned_table` | a table, and the SQL of its rows |
 //! | `prune` | deletes them, some at a time |
+//! | `batch` | those of one transaction |
 //! | `archive` | where they go before that |
 //! | `partitions` | makes and drops partitions |
 //! | `error` | errors |
 
 mod archive;
+mod batch;
 mod error;
 mod partitions;
 mod proof;

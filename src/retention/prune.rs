@@ -1,4 +1,4 @@
-//! Deletes rows, some at a time, each time in a transaction of its own.
+//! Deletes rows of a table, some at a time, each time in a transaction of its own (`batch`).
 //!
 //! A table is read once, in the order of its pages: that needs no index, and takes as long whatever
 //! rows are deleted.
@@ -7,16 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
-use tokio_postgres::error::SqlState;
 
 use super::archive::Archive;
+use super::batch::{Batches, Ctid, Outcome};
 use super::error::{PruneError, database};
 use super::proof::Proof;
 use super::pruned_table::PrunedTable;
 use crate::outbox::TableName;
+use crate::source::SqlClient;
 
-/// How long a statement waits for a lock on a row that another session has.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// A statement waits at most so long for a lock: half of `deadlock_timeout`, since a session that has
+/// waited for that long can be cancelled. And values in archived rows are the same whatever the
+/// settings of the role and the database are.
+const SETTINGS: &str = "
+    SELECT pg_catalog.set_config('lock_timeout',
+               least(1000, greatest(1, setting::pg_catalog.int8 / 2))::pg_catalog.text, false)
+      FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout';
+    SET statement_timeout = 0; SET idle_session_timeout = 0;
+    SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
+    SET extra_float_digits = 1; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET xmlbinary = 'base64'";
 
 /// So often in a row, and nothing more is deleted.
 const LOCK_TIMEOUTS_MAX: u32 = 10;
@@ -97,24 +106,19 @@ pub(crate) struct Pruned {
     pub(crate) rows: u64,
     /// Pages that were read, and all there are.
     pub(crate) pages: (u64, u64),
-    /// Pages that were left out, since rows were locked.
+    /// Rows that were left out, since other sessions had them locked.
+    pub(crate) locked: u64,
+    /// Pages that were left out, since other sessions had something locked that their rows need.
     pub(crate) locked_pages: u64,
+    /// Rows that a command has got, and that other sessions have changed or locked meanwhile.
+    pub(crate) changed: u64,
     /// `None`: it is done.
     pub(crate) stopped: Option<Stopped>,
 }
 
-/// What a transaction did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Chunk {
-    /// Rows that were to be deleted.
-    chosen: u64,
-    /// Rows that were deleted.
-    deleted: u64,
-}
-
 /// Rows to delete.
 pub(crate) struct Prune<'a> {
-    pub(super) client: &'a Client,
+    pub(super) client: &'a SqlClient,
     pub(super) proof: &'a Proof,
     /// Rows that were written before this time, in PostgreSQL's notation.
     pub(super) before: &'a str,
@@ -131,18 +135,14 @@ pub(crate) struct Prune<'a> {
 impl<'a> Prune<'a> {
     /// Prepares the session.
     pub(crate) async fn begin(
-        client: &'a Client,
+        client: &'a SqlClient,
         (proof, before, slot): (&'a Proof, &'a str, &'a str),
         archive: Option<Archive<'a>>,
         limits: Limits,
         is_stopped: &'a AtomicBool,
     ) -> Result<Self, tokio_postgres::Error> {
         // Not those of the role: a table is read as a whole, and pauses may be long.
-        let set = format!(
-            "SET lock_timeout = {}; SET statement_timeout = 0; SET idle_session_timeout = 0",
-            LOCK_TIMEOUT.as_millis()
-        );
-        client.batch_execute(&set).await?;
+        client.batch_execute(SETTINGS).await?;
         let began = Instant::now();
         Ok(Self {
             client,
@@ -206,58 +206,69 @@ impl<'a> Prune<'a> {
         pruned: &mut Pruned,
         mut report: impl FnMut(&Pruned),
     ) -> Result<(), PruneError> {
-        let pages = pages_of(self.client, &table.name).await?;
+        let mut pages = pages_of(self.client, &table.name).await?;
         pruned.pages.1 = pages;
-        let mut keepers = self.keepers(table).await?;
-        let (mut at, mut step, mut timeouts) = (0, PAGES_FIRST, 0);
-        while at < pages {
+        let (mut after, mut step, mut timeouts) = (Ctid::default(), PAGES_FIRST, 0);
+        let mut limit = self.limits.batch;
+        let Self { client, proof, before, archive, .. } = *self;
+        let batches = Batches { client, proof, before, archive };
+        while after.page < pages {
             pruned.stopped = self.stopped(&table.name).await?;
             if pruned.stopped.is_some() {
                 break;
             }
-            let end = (at + step).min(pages);
-            let done = self.delete(table, (at, end), keepers.is_some()).await?;
-            if let Some(chunk @ Chunk { chosen, deleted }) = done {
-                pruned.rows += deleted;
-                if chunk.is_short() {
-                    if let Some(keepers) = keepers {
+            let end = (after.page + step).min(pages);
+            match batches.delete(table, (after, end), limit).await? {
+                Outcome::Done(batch) => {
+                    timeouts = 0;
+                    pruned.rows += batch.deleted;
+                    pruned.locked += batch.locked;
+                    pruned.changed += batch.changed;
+                    // The rows were locked.
+                    if batch.deleted < batch.chosen {
+                        let (chosen, deleted) = (batch.chosen, batch.deleted);
+                        let keepers = self.keepers(table).await?;
+                        let keepers = keepers.unwrap_or_else(|| "something".to_owned());
                         let table = table.name.clone();
                         return Err(PruneError::Kept { table, chosen, deleted, keepers });
                     }
-                    // Other sessions have changed the rows, unless it is new.
-                    keepers = self.keepers(table).await?;
+                    if let Some(last) = batch.last.filter(|_| batch.has_more) {
+                        // Large rows: no more of them are looked at than a command gets.
+                        limit = limit.min(batch.found);
+                        step = (end - after.page).div_ceil(2);
+                        after = last;
+                    } else {
+                        step = next_step(end - after.page, batch.found, self.limits.batch);
+                        after = Ctid { page: end, item: 0 };
+                    }
+                    if batch.found >= limit {
+                        limit = (limit * 2).min(self.limits.batch);
+                    }
+                    pruned.pages.0 = after.page;
                 }
-            }
-            match done {
-                // There may be more of them.
-                Some(chunk) if chunk.chosen >= self.limits.batch => {
-                    timeouts = 0;
-                    step = (end - at).div_ceil(2);
+                Outcome::Rewritten => {
+                    pages = pages_of(self.client, &table.name).await?;
+                    pruned.pages = (0, pages);
+                    after = Ctid::default();
                 }
-                Some(chunk) => {
-                    timeouts = 0;
-                    pruned.pages.0 = end;
-                    at = end;
-                    step = next_step(step, chunk.chosen, self.limits.batch);
-                }
-                None if timeouts + 1 >= LOCK_TIMEOUTS_MAX => {
+                Outcome::Busy if timeouts + 1 >= LOCK_TIMEOUTS_MAX => {
                     pruned.stopped = Some(Stopped::Locks);
                     break;
                 }
-                // The other rows of these pages are not locked.
-                None if end - at > 1 => {
+                // The rows of the other pages need nothing that is locked.
+                Outcome::Busy if end - after.page > 1 => {
                     timeouts += 1;
-                    step = (end - at).div_ceil(8);
+                    step = (end - after.page).div_ceil(8);
                 }
-                None => {
+                Outcome::Busy => {
                     timeouts += 1;
                     pruned.locked_pages += 1;
                     pruned.pages.0 = end;
-                    at = end;
+                    after = Ctid { page: end, item: 0 };
                 }
             }
             report(pruned);
-            if at < pages {
+            if after.page < pages {
                 self.pause().await;
             }
         }
@@ -307,94 +318,6 @@ impl<'a> Prune<'a> {
             row.map(|row| row.try_get(0)).transpose().map_err(&failed)?.flatten();
         let lag = lag.map_or(u64::MAX, |lag| u64::try_from(lag).unwrap_or_default());
         Ok((lag > self.limits.lag_bytes).then_some(Stopped::Lag(lag)))
-    }
-
-    /// Deletes rows of some pages, at most a batch; `None`: another session had one of them, or the
-    /// table, locked for too long, or has changed a row. With `is_exact`, a row that is chosen and not
-    /// deleted was kept by the table itself: other sessions change none in between.
-    async fn delete(
-        &self,
-        table: &PrunedTable,
-        pages: (u64, u64),
-        is_exact: bool,
-    ) -> Result<Option<Chunk>, PruneError> {
-        let is_archived = matches!(self.archive, Some(Archive::Table(_)));
-        let failed = database(&table.name, "deleting rows");
-        // Other sessions' changes are an error there, where READ COMMITTED leaves out their rows.
-        match (is_exact, is_archived) {
-            (true, _) => self.client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await,
-            (false, true) => self.client.batch_execute("BEGIN").await,
-            (false, false) => Ok(()),
-        }
-        .map_err(&failed)?;
-        let done = self.delete_chosen(table, pages).await;
-        if is_exact || is_archived {
-            let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
-            let ended = self.client.batch_execute(end).await;
-            // The first error says more than one of this would.
-            if done.is_ok() {
-                ended.map_err(&failed)?;
-            }
-        }
-        match done {
-            Err(PruneError::Database { source, .. })
-                if matches!(
-                    source.code(),
-                    Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_SERIALIZATION_FAILURE)
-                ) =>
-            {
-                Ok(None)
-            }
-            done => done.map(Some),
-        }
-    }
-
-    async fn delete_chosen(
-        &self,
-        table: &PrunedTable,
-        (first, end): (u64, u64),
-    ) -> Result<Chunk, PruneError> {
-        let is_deletable = table.is_deletable(self.proof, self.before);
-        let (name, batch) = (&table.name, self.limits.batch);
-        let failed = database(name, "choosing rows");
-        // Read by pages (<https://www.postgresql.org/docs/14/release-14.html>: TID range scans).
-        let choose = format!(
-            "SELECT coalesce(pg_catalog.array_agg(ctid)::pg_catalog.text, '{{}}'), pg_catalog.count(*)
-               FROM (SELECT o.ctid FROM ONLY {name} AS o
-                      WHERE o.ctid >= '({first},0)'::pg_catalog.tid
-                        AND o.ctid < '({end},0)'::pg_catalog.tid AND {is_deletable}
-                      LIMIT {batch}) AS chosen"
-        );
-        let row = self.client.query_one(&choose, &[]).await.map_err(&failed)?;
-        let rows: String = row.try_get(0).map_err(&failed)?;
-        let chosen: i64 = row.try_get(1).map_err(&failed)?;
-        let chosen = u64::try_from(chosen).unwrap_or_default();
-        if chosen == 0 {
-            return Ok(Chunk::default());
-        }
-        // The condition again: a row may have changed since it was chosen.
-        let condition =
-            format!("o.ctid = ANY ($1::pg_catalog.text::pg_catalog.tid[]) AND {is_deletable}");
-        let delete = format!("DELETE FROM ONLY {name} AS o WHERE {condition}");
-        let deleted = match &self.archive {
-            Some(Archive::Table(archive)) => {
-                super::archive::insert(self.client, table, archive, (&delete, &rows)).await?
-            }
-            archive => {
-                if let Some(Archive::Command(command)) = archive {
-                    super::archive::pipe(self.client, table, command, (&condition, &rows)).await?;
-                }
-                let deleted = self.client.execute(&delete, &[&rows]).await;
-                deleted.map_err(database(name, "deleting rows"))?
-            }
-        };
-        Ok(Chunk { chosen, deleted })
-    }
-}
-
-impl Chunk {
-    fn is_short(self) -> bool {
-        self.deleted < self.chosen
     }
 }
 

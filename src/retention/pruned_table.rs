@@ -14,7 +14,8 @@ use crate::source::{TIME_COLUMN, in_utc, row_filter};
 const TABLE: &str = "
     SELECT c.oid, c.relkind::pg_catalog.text,
            pg_catalog.has_table_privilege(c.oid, 'SELECT'),
-           pg_catalog.has_table_privilege(c.oid, 'DELETE'),
+           pg_catalog.has_table_privilege(c.oid, 'DELETE')
+           AND pg_catalog.has_any_column_privilege(c.oid, 'UPDATE'),
            pg_catalog.row_security_active(c.oid),
            pg_catalog.current_setting('server_version_num')::pg_catalog.int4
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -22,7 +23,7 @@ const TABLE: &str = "
 
 /// Columns, and whether they have times, with or without a zone.
 const COLUMNS: &str = "
-    SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114, attgenerated <> ''
+    SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114
       FROM pg_catalog.pg_attribute
      WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
 
@@ -37,7 +38,7 @@ const ZONES_MS: u64 = 15 * 3_600_000;
 pub(crate) struct PrunedTable {
     /// Its name.
     pub(crate) name: TableName,
-    /// Those that an INSERT may name.
+    pub(super) oid: u32,
     pub(super) columns: Vec<String>,
     /// The time at which a row was written, with its zone.
     written: String,
@@ -82,6 +83,19 @@ pub(crate) struct Counted {
     pub(crate) unpublished: u64,
 }
 
+impl std::ops::AddAssign for Counted {
+    fn add_assign(&mut self, other: Self) {
+        let Self { oldest, deletable, young, undelivered, before_slot, unpublished } = other;
+        // All are written in one format, and zone.
+        self.oldest = self.oldest.take().into_iter().chain(oldest).min();
+        self.deletable += deletable;
+        self.young += young;
+        self.undelivered += undelivered;
+        self.before_slot += before_slot;
+        self.unpublished += unpublished;
+    }
+}
+
 impl PrunedTable {
     /// Reads what is needed of a table. `time_column`: that of the rows' times; `None`: as configured.
     pub(crate) async fn read(
@@ -106,8 +120,9 @@ impl PrunedTable {
         // Its partitions have rights and policies of their own.
         if !reads || !deletes && !is_partitioned {
             return Err(problem(format!(
-                "this user may not read and delete rows: GRANT SELECT, DELETE ON {name} TO it, or connect \
-                 as the table's owner, with --source"
+                "this user may not read, lock and delete rows: GRANT SELECT, DELETE, UPDATE (COLUMN) ON \
+                 {name} TO it, with any column, since PostgreSQL requires UPDATE of one to lock rows; or \
+                 connect as the table's owner, with --source"
             )));
         }
         if hides && !is_partitioned {
@@ -118,14 +133,12 @@ impl PrunedTable {
             ));
         }
         let rows = client.query(COLUMNS, &[&oid]).await.map_err(&failed)?;
-        let rows = rows
-            .iter()
-            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)));
-        let columns: Vec<(String, bool, bool, bool)> =
+        let rows = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
+        let columns: Vec<(String, bool, bool)> =
             rows.collect::<Result<_, tokio_postgres::Error>>().map_err(&failed)?;
         let time = |wanted: &str| {
             let found = columns.iter().find(|(column, is_time, ..)| column == wanted && *is_time);
-            found.map(|(column, _, is_without_zone, _)| {
+            found.map(|(column, _, is_without_zone)| {
                 (in_utc(column, *is_without_zone), *is_without_zone)
             })
         };
@@ -140,10 +153,10 @@ impl PrunedTable {
         let filter = row_filter(client, version, publication, name).await.map_err(&failed)?;
         let filter =
             filter.ok_or_else(|| problem(format!("publication {publication} lacks it")))?;
-        let insertable = columns.into_iter().filter(|(.., is_generated)| !is_generated);
         Ok(Self {
             name: name.clone(),
-            columns: insertable.map(|(column, ..)| column).collect(),
+            oid,
+            columns: columns.into_iter().map(|(column, ..)| column).collect(),
             written,
             is_without_zone,
             filter: filter.unwrap_or_else(|| "true".to_owned()),
@@ -153,16 +166,19 @@ impl PrunedTable {
     }
 
     /// A partition of it, which that transaction attached.
-    pub(super) fn partition(&self, name: TableName, attached: u64) -> Self {
-        Self { name, is_partitioned: false, attached, ..self.clone() }
+    pub(super) fn partition(&self, (name, oid): (TableName, u32), attached: u64) -> Self {
+        Self { name, oid, is_partitioned: false, attached, ..self.clone() }
     }
 
     /// The condition that a row `o` is to be deleted.
     pub(super) fn is_deletable(&self, proof: &Proof, before: &str) -> String {
-        let Self { filter, .. } = self;
+        let Self { filter, oid, .. } = self;
         let (is_old, is_delivered, is_from_before) =
             (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
-        format!("({filter}) AND {is_old} AND {is_delivered} AND NOT {is_from_before}")
+        // Never a row of another table that has got the name.
+        format!(
+            "o.tableoid = {oid} AND ({filter}) AND {is_old} AND {is_delivered} AND NOT {is_from_before}"
+        )
     }
 
     fn is_old(&self, before: &str) -> String {

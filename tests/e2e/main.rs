@@ -36,6 +36,8 @@ mod poison_isolation;
 #[cfg(feature = "crash-points")]
 mod prune;
 #[cfg(feature = "crash-points")]
+mod prune_changes;
+#[cfg(feature = "crash-points")]
 mod prune_reports;
 mod records;
 #[cfg(feature = "crash-points")]

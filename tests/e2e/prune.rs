@@ -232,7 +232,7 @@ async fn rows_are_archived_whole_or_kept() {
                     ADD twice bigint GENERATED ALWAYS AS (n * 2) STORED,
                     ADD counted bigint GENERATED ALWAYS AS IDENTITY;
                   CREATE SCHEMA audit;
-                  CREATE TABLE audit.\"Old rows\" (LIKE public.outbox INCLUDING ALL, at timestamptz DEFAULT now());
+                  CREATE TABLE audit.\"Old rows\" (LIKE public.outbox INCLUDING ALL EXCLUDING GENERATED, at timestamptz DEFAULT now());
                   CREATE FUNCTION audit.drop() RETURNS trigger LANGUAGE plpgsql AS
                   'BEGIN RETURN CASE WHEN NEW.n % 7 = 0 THEN NULL ELSE NEW END; END';
                   CREATE TRIGGER picky BEFORE INSERT ON audit.\"Old rows\"
@@ -247,6 +247,12 @@ async fn rows_are_archived_whole_or_kept() {
     assert!(code == Some(1) && said.contains("only 26 of 30 rows"), "{said}");
     assert_eq!(kept.left().await, 30, "{said}");
     postgres.execute("DROP TRIGGER picky ON audit.\"Old rows\"").await;
+    // PostgreSQL would calculate its values anew.
+    let archived = ["--archive-to", "audit.\"Calculated\"", "--older-than", "0s"];
+    let like = "CREATE TABLE audit.\"Calculated\" (LIKE public.outbox INCLUDING GENERATED)";
+    postgres.execute(like).await;
+    let (code, said) = kept.prune(&archived).await;
+    assert!(code == Some(78) && said.contains("generated columns"), "{code:?} {said}");
     let (code, said) = kept.prune(&archive).await;
     assert!(code == Some(0) && said.contains("30 rows archived"), "{said}");
     assert_eq!(kept.left().await, 0);
@@ -271,11 +277,11 @@ async fn locked_rows_are_left_to_the_next_run() {
     let lock = "BEGIN; SELECT FROM public.outbox WHERE n = 3 FOR UPDATE";
     other.batch_execute(lock).await.expect("locked");
     let (code, said) = kept.prune(&["--older-than", "0s"]).await;
-    assert!(code == Some(0) && said.contains("pages were left out"), "{said}");
-    assert_eq!(kept.left().await, 10, "{said}");
+    assert!(code == Some(0) && said.contains("1 rows were left to the next run"), "{said}");
+    assert_eq!(kept.left().await, 1, "{said}");
     other.batch_execute("ROLLBACK").await.expect("unlocked");
     let (code, said) = kept.prune(&["--older-than", "0s"]).await;
-    assert!(code == Some(0) && said.contains("10 rows deleted"), "{said}");
+    assert!(code == Some(0) && said.contains("1 rows deleted"), "{said}");
     stop(walpost).await;
 }
 

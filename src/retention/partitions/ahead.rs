@@ -72,7 +72,11 @@ pub(crate) async fn make_ahead(
         return Ok(made);
     }
     let times = (wait, is_stopped);
-    let excluded = match exclusion::exclude(client, table, key, &mut periods, times).await? {
+    let mut soon = Vec::new();
+    let both = (&mut periods, &mut soon);
+    let excluded = exclusion::exclude(client, table, key, both, times).await?;
+    made.extend(soon.into_iter().map(|one| Made::Not(one.name, Unmade::Soon)));
+    let excluded = match excluded {
         Ok(excluded) => excluded,
         Err(why) => {
             made.extend(periods.into_iter().take(1).map(|one| Made::Not(one.name, why.clone())));

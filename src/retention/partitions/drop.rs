@@ -23,6 +23,7 @@ use tokio_postgres::error::SqlState;
 
 use super::tree::{Kind, Partition, PartitionedTable};
 use crate::excerpt::excerpt;
+use crate::retention::batch::FROZEN_LIMIT;
 use crate::retention::error::{PruneError, database};
 use crate::retention::prune::{LOCK_ATTEMPTS, LOCK_PAUSE, Prune, Stopped, pages_of, pause};
 use crate::retention::pruned_table::{Counted, PrunedTable};
@@ -34,9 +35,6 @@ const PART_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long dropping may take, with the table locked.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
-
-/// After this time the server ends a transaction of which this program does not continue.
-const FROZEN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pages that are read at once: at first, and at most.
 const PAGES_FIRST: u64 = 256;

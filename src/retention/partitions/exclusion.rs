@@ -7,8 +7,8 @@
 //! partitions are attached it is dropped.
 //!
 //! While there is the constraint, and not yet the partition, a row of these periods is an error. So
-//! they begin later than validating may take, a constraint that a killed run has left is dropped by
-//! the next one, and a small default partition does without it.
+//! they begin an hour later at the earliest, a constraint that a killed run has left is dropped by the
+//! next one, and a small default partition does without it.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -28,10 +28,10 @@ const NAME: &str = "prune_partitions_ahead";
 /// A default partition of this size is read in some milliseconds.
 const SMALL_BYTES: i64 = 16 << 20;
 
-/// Periods begin later than this.
-const SOONEST: Duration = Duration::from_secs(20);
+/// Periods begin later than this: as long a killed run may have no successor.
+const SOONEST: Duration = Duration::from_secs(3_600);
 
-/// How long validating may take; at most half of the time until the first period begins.
+/// How long validating may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A constraint that excludes rows from the default partition.
@@ -51,12 +51,12 @@ pub(super) async fn clean(
 }
 
 /// Excludes rows of these periods from a default partition that is not small. Periods that begin too
-/// soon are removed. `Ok(None)`: there is nothing to exclude.
+/// soon are removed, and added to `soon`. `Ok(None)`: there is nothing to exclude.
 pub(super) async fn exclude<'a>(
     client: &Client,
     table: &'a PartitionedTable,
     TimeKey { column, kind, .. }: &TimeKey,
-    periods: &mut Vec<Period>,
+    (periods, soon): (&mut Vec<Period>, &mut Vec<Period>),
     (wait, is_stopped): (Duration, &AtomicBool),
 ) -> Result<Result<Option<Exclusion<'a>>, Unmade>, PruneError> {
     let Some(default) = table.default().filter(|default| default.kind == Kind::Table) else {
@@ -70,9 +70,13 @@ pub(super) async fn exclude<'a>(
     if bytes <= SMALL_BYTES {
         return Ok(Ok(None));
     }
-    periods.retain(|period| period.begins_in > SOONEST.as_secs_f64());
-    let Some(first) = periods.first() else { return Ok(Ok(None)) };
-    let limit = LIMIT.min(Duration::from_secs_f64(first.begins_in / 2.0));
+    let (later, sooner) = std::mem::take(periods)
+        .into_iter()
+        .partition(|period| period.begins_in > SOONEST.as_secs_f64());
+    (*periods, *soon) = (later, sooner);
+    if periods.is_empty() {
+        return Ok(Ok(None));
+    }
     let outside = periods.iter().map(|Period { lower, upper, .. }| (lower, upper));
     let outside = contiguous(outside).into_iter().map(|(lower, upper)| {
         format!("({column} < {lower}::{kind} OR {column} >= {upper}::{kind})")
@@ -86,7 +90,7 @@ pub(super) async fn exclude<'a>(
     crate::crash_points::point!("default_excluded");
     // It stops if this program is gone; not all platforms have that.
     let _ = client.batch_execute("SET client_connection_check_interval = 1000").await;
-    let set = format!("SET statement_timeout = {}", limit.as_millis());
+    let set = format!("SET statement_timeout = {}", LIMIT.as_millis());
     let failed = database(name, "looking for rows that belong to other partitions");
     client.batch_execute(&set).await.map_err(&failed)?;
     let validate = format!("ALTER TABLE ONLY {name} VALIDATE CONSTRAINT {NAME}");
@@ -114,7 +118,7 @@ impl Exclusion<'_> {
         if self.briefly(client, &drop, (wait, &AtomicBool::new(false))).await? {
             return Ok(());
         }
-        Err(PruneError::Table {
+        Err(PruneError::Changed {
             table: (*default).clone(),
             problem: format!(
                 "other sessions keep the default partition locked, and it has a constraint of this command, \

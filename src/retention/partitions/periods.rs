@@ -118,8 +118,17 @@ pub(crate) enum Unmade {
          later periods are not affected"
     )]
     Occupied,
-    #[error("other sessions keep the table, or its default partition, locked (see pg_locks)")]
+    #[error(
+        "other sessions keep the table, its default partition, or a table to which its foreign keys refer, \
+         locked (see pg_locks)"
+    )]
     Locked,
+    #[error(
+        "it begins within an hour, and the default partition is large: its rows come into the default \
+         partition, and are delivered and deleted as others. Run prune more often, or with longer \
+         --partitions-ahead"
+    )]
+    Soon,
     #[error(
         "PostgreSQL took too long to read the default partition, to see that it has no rows of the period"
     )]

@@ -35,7 +35,8 @@ const PARTITIONS: &str = "
                                         'FROM [(]''([^'']*)''[)]') AS lower,
                    pg_catalog.substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid),
                                         'TO [(]''([^'']*)''[)]') AS upper,
-                   coalesce(pg_catalog.has_table_privilege(c.oid, 'DELETE'), false),
+                   coalesce(pg_catalog.has_table_privilege(c.oid, 'DELETE')
+                            AND pg_catalog.has_any_column_privilege(c.oid, 'UPDATE'), false),
                    CASE WHEN NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')
                         THEN pg_catalog.pg_get_userbyid(c.relowner)::pg_catalog.text END
               FROM pg_catalog.pg_inherits i
@@ -209,8 +210,8 @@ impl PartitionedTable {
         let rows = client.query(&sql, &[&oid]).await.map_err(&failed)?;
         let leaves = rows.iter().map(|row| {
             let name = TableName { schema: row.try_get(0)?, name: row.try_get(1)? };
-            let attached: i64 = row.try_get(2)?;
-            Ok(table.partition(name, u64::try_from(attached).unwrap_or_default()))
+            let (attached, oid): (i64, u32) = (row.try_get(2)?, row.try_get(3)?);
+            Ok(table.partition((name, oid), u64::try_from(attached).unwrap_or_default()))
         });
         let is_managed = is_in_partman(client, name).await?;
         Ok(Self {
@@ -236,6 +237,13 @@ impl PartitionedTable {
     /// The tables below it that have rows.
     pub(crate) fn leaves(&self) -> &[PrunedTable] {
         &self.leaves
+    }
+
+    /// Whether this user may read the rows of a table below it; of one that is no partition of its own
+    /// that is not known.
+    pub(crate) fn is_readable(&self, leaf: &PrunedTable) -> bool {
+        let mut found = self.partitions.iter().filter(|one| one.name == leaf.name);
+        found.all(|one| one.is_readable && !one.hides_rows)
     }
 
     /// The rows of a partition that is a table.
@@ -292,7 +300,8 @@ impl PartitionedTable {
                     .to_owned()
             } else {
                 format!(
-                    "this user may not read and delete its rows: GRANT SELECT, DELETE ON {name} TO it"
+                    "this user may not read, lock and delete its rows: GRANT SELECT, DELETE, UPDATE (COLUMN) \
+                     ON {name} TO it, with any column"
                 )
             };
             Err(PruneError::Table { table: name.clone(), problem })

@@ -106,6 +106,47 @@ async fn a_writer_of_an_old_partition_keeps_it_and_the_others_are_dropped() {
     stop(walpost).await;
 }
 
+/// Rows are deleted from the partitions that are left, and not looked for in those that are dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_deleted_by_a_run_that_drops_partitions() {
+    let (parts, walpost, first) = Parts::with_an_old_one().await;
+    parts.insert(5).await;
+    parts.kept.delivered().await;
+    let (code, said) = parts.prune(&["--dry-run", "--delete-rows"]).await;
+    let of_all = said.split("public.outbox:\n").nth(1).expect("the rows of the table");
+    assert!(code == Some(0), "{said}");
+    assert!(of_all.starts_with("old and delivered:                   25\n"), "{said}");
+    let oldest = "SELECT min(created_at)::text FROM public.outbox";
+    let oldest = parts.postgres().query_text(oldest).await.expect("a time");
+    let oldest = format!("oldest row:                          {oldest}");
+    assert!(of_all.split("\npublic.").next().is_some_and(|rows| rows.contains(&oldest)), "{said}");
+    let (code, said) = parts.prune(&["--delete-rows"]).await;
+    assert!(code == Some(0) && !parts.exists(&first).await, "{code:?} {said}");
+    assert!(said.contains(&format!("{first}: partition with 20 rows dropped")), "{said}");
+    assert_eq!(parts.kept.left().await, 0, "{said}");
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_table_to_which_foreign_keys_refer_is_named_as_a_reason() {
+    let (parts, walpost, first) = Parts::with_an_old_one().await;
+    let reference = "CREATE TABLE public.tenant (id int PRIMARY KEY, n int);
+                     INSERT INTO public.tenant VALUES (1, 1);
+                     ALTER TABLE public.outbox ADD tenant int REFERENCES public.tenant";
+    parts.postgres().execute(reference).await;
+    parts.kept.delivered().await;
+    let other = parts.postgres().client().await;
+    other.batch_execute("BEGIN; UPDATE public.tenant SET n = 2").await.expect("updated");
+    let (code, said) = parts.prune(&["--partitions-ahead", "10min"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("a table to which its foreign keys refer, locked"), "{said}");
+    assert!(!parts.exists(&first).await, "dropping needs no lock of that table: {said}");
+    other.batch_execute("COMMIT").await.expect("committed");
+    let (code, said) = parts.prune(&["--partitions-ahead", "10min"]).await;
+    assert!(code == Some(0) && said.contains("partition made"), "{code:?} {said}");
+    stop(walpost).await;
+}
+
 /// The server ends the transaction of a prune that is frozen with a lock on an old partition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_prune_blocks_only_writers_of_the_old_partition_and_not_for_long() {

@@ -97,7 +97,7 @@ async fn rows_of_partitions_that_are_no_periods_are_deleted_one_by_one() {
 async fn a_role_needs_the_rights_of_the_owner() {
     let mut parts = Parts::with_periods(3, 40, "at-least-once").await;
     let roles = "CREATE ROLE pruner LOGIN; CREATE ROLE keeper;
-                 GRANT SELECT, DELETE ON public.outbox TO pruner;
+                 GRANT SELECT, DELETE, UPDATE (id) ON public.outbox TO pruner;
                  ALTER TABLE public.outbox OWNER TO keeper;
                  DO $$ DECLARE part regclass; BEGIN
                      FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'public.outbox'::regclass LOOP
@@ -114,10 +114,10 @@ async fn a_role_needs_the_rights_of_the_owner() {
     let postgres = parts.postgres();
     let prune = async || parts.prune(&["--partitions-ahead", "150s"]).await;
     let grant_owner = "GRANT keeper TO pruner; ALTER TABLE public.outbox_default OWNER TO postgres;
-                       GRANT SELECT, DELETE ON public.outbox_default TO pruner";
+                       GRANT SELECT, DELETE, UPDATE (id) ON public.outbox_default TO pruner";
     let other = format!(
         "ALTER TABLE public.outbox_default OWNER TO keeper; ALTER TABLE {first} OWNER TO postgres;
-         GRANT SELECT, DELETE ON {first} TO pruner"
+         GRANT SELECT, DELETE, UPDATE (id) ON {first} TO pruner"
     );
     for (needed, code, remedy) in [
         ("made and dropped by its owner: GRANT \"keeper\" TO this user", 78, grant_owner),
