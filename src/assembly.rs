@@ -8,8 +8,13 @@
 pub(crate) mod http;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
+mod other_sinks;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+
+pub(crate) use other_sinks::endpoint;
+#[cfg(any(feature = "nats", feature = "redis"))]
+use other_sinks::stored_beside;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -133,17 +138,6 @@ fn relay_settings(config: &Config, until: Option<Until>) -> RelaySettings {
     RelaySettings { drain_timeout: config.delivery.drain_timeout, until, owns_thread: false }
 }
 
-/// The address of the configured HTTP endpoint, for the log; `None`: events go elsewhere.
-pub(crate) fn endpoint(config: &Config) -> Option<String> {
-    #[cfg(feature = "http")]
-    if config.sink == SinkKind::Http {
-        let http = http::http_config(config, &Environment::of_process()).ok()?;
-        return Some(http.url.address());
-    }
-    let _ = config;
-    None
-}
-
 /// Where the configured walpost keeps its position, to be read or written by an operator's command,
 /// and what that is called; `None`: nowhere.
 pub(crate) fn state_store(
@@ -203,30 +197,6 @@ fn state_settings(
             interval: delivery.commit_interval,
             bytes: delivery.transaction_bytes,
             timeout: sink::transaction_timeout(kafka) / 3,
-        },
-    }
-}
-
-/// Of a store that is at the destination beside the stream: the state key that `topic` names.
-#[cfg(any(feature = "nats", feature = "redis"))]
-fn stored_beside(
-    config: &Config,
-    (topic, place): (String, String),
-    (store, timeout): (&'static str, std::time::Duration),
-) -> StateSettings {
-    StateSettings {
-        delivery_id: config.delivery.id.clone(),
-        topic,
-        place,
-        layout: layout(config),
-        skips: config.poison.include(Policy::Skip),
-        required: true,
-        lossy_store: Some(store),
-        rows: None,
-        commits: CommitLimits {
-            interval: config.delivery.commit_interval,
-            bytes: config.delivery.transaction_bytes,
-            timeout,
         },
     }
 }
@@ -305,17 +275,8 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
     if let Some(topic) = profile.topic_of_all().filter(|topic| !allowed.allows(topic)) {
         return Err(invalid(format!("all events go to `{topic}`, which it does not have: add it")));
     }
-    if config.sink == SinkKind::Redis {
-        return redis_router(config, profile, allowed);
-    }
-    if config.sink == SinkKind::Nats {
-        // Dead letters are told apart by their topic: no event may name it.
-        let reserved = config.poison.dead_letter_topic.clone();
-        if profile.topic_of_all().is_some_and(|topic| topic == reserved) {
-            let reason = "events go to this topic: name another one";
-            return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
-        }
-        return Ok(Router::new(profile).allowing(allowed.without(Some(reserved))));
+    if config.sink != SinkKind::Kafka {
+        return other_sinks::router(config, profile, allowed);
     }
     let reserved = config.delivery.state_topic.clone();
     let is_reserved = |topic: &str| reserved.as_deref() == Some(topic);
@@ -326,20 +287,6 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
         return Err(config.invalid(Setting::DeliveryStateTopic, &reason));
     }
     Ok(Router::new(profile).allowing(allowed.without(reserved)))
-}
-
-/// The same for Redis. Dead letters have a stream of their own, by their topic: no event may name it.
-fn redis_router(
-    config: &Config,
-    profile: Profile,
-    allowed: TopicsAllowed,
-) -> Result<Router, ConfigError> {
-    let reserved = config.poison.dead_letter_topic.clone();
-    if profile.topic_of_all().is_some_and(|topic| topic == reserved) {
-        let reason = "events go to this topic: name another one";
-        return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
-    }
-    Ok(Router::new(profile).allowing(allowed.without(Some(reserved))))
 }
 
 /// The format of the records.

@@ -15,7 +15,7 @@ async fn settings_that_have_no_effect_are_errors() {
         ("[delivery]\nmode = 'exactly-once'\n", "`delivery.mode`"),
         ("[nats]\nca_file = '/ca.pem'\n", "tls://"),
         ("[nats]\nsubject = 'a.{tenant}'\n", "`nats.subject`"),
-        ("[record]\nplace = ['n:partition']\n", "no partitions"),
+        ("[record]\nplace = ['n:partition']\n", "only topics of Kafka"),
         ("[record]\ntopic = 'walpost.dead-letter'\n", "`poison.dead_letter_topic`"),
         ("[poison]\ndead_letter_topic = 'a..b'\n", "empty part"),
         ("[poison]\ntoo_large = 'dead_letter'\n", "`poison.too_large`"),
