@@ -15,7 +15,7 @@ use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::nats::{Claims, KEY, bucket, check_subject};
 use crate::sink::{ConfiguredSink, NatsConfig, NatsSink, NatsSource, NatsUrl, SubjectTemplate};
 use crate::source::{self, Source};
-use crate::state::{NatsStateStore, StateStore};
+use crate::state::{StateStore, nats_state};
 
 /// A write that takes this long has failed already.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub(super) fn relay_from<P: Source>(
 ) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
     let nats = nats_config(config, environment)?;
     let (source_of_nats, claims) = (nats_source(config, environment), Claims::default());
-    let store = NatsStateStore::new(source_of_nats.clone(), claims.clone(), true);
+    let store = nats_state(source_of_nats.clone(), claims.clone(), true);
     let sink = NatsSink::new(&nats, source_of_nats, claims, Arc::clone(&metrics))?;
     let (handle, stop) = stop_channel();
     let settings = relay_settings(config, until);
@@ -42,7 +42,7 @@ pub(super) fn relay_from<P: Source>(
 /// Where an operator's command finds the position, and what that is called.
 pub(super) fn state_store(config: &Config) -> (Box<dyn StateStore>, String) {
     let source = nats_source(config, &Environment::of_process());
-    (Box::new(NatsStateStore::new(source, Claims::default(), false)), place(config))
+    (Box::new(nats_state(source, Claims::default(), false)), place(config))
 }
 
 fn place(config: &Config) -> String {

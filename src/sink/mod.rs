@@ -7,6 +7,8 @@
 //! none.
 
 mod configured;
+#[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+mod delays;
 #[cfg(any(feature = "http", feature = "redis"))]
 mod dial;
 #[cfg(feature = "http")]
@@ -16,6 +18,7 @@ mod kafka;
 pub(crate) mod nats;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod reread;
 
 use std::future::Future;
 use std::time::Instant;
@@ -35,6 +38,7 @@ pub(crate) use kafka::{
     is_reconnecting, partition_consumer, partitions_of, transaction_timeout,
     transactional_producer,
 };
+pub use reread::Reread;
 
 #[cfg(feature = "http")]
 pub use http::{HttpConfig, HttpSink, HttpSource, HttpUrl, Signers};

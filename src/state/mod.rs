@@ -28,7 +28,7 @@ pub use self::handle::StoreHandle;
 pub(crate) use self::kafka::{Newest, read_newest};
 pub use self::kafka::{kafka_state, kafka_state_with_events};
 #[cfg(feature = "nats")]
-pub use self::nats::NatsStateStore;
+pub(crate) use self::nats::nats_state;
 pub use self::record::{ChosenRows, State, StateKey, UnfinishedRows, UnreadableState};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::redis_state;

@@ -4,15 +4,14 @@
 //! A thread of its own has a connection of its own. Opening the key writes a claim, by which the
 //! sink's messages and this store's writes are those of one process.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::timeout;
 
-use super::{State, StateEvent, StateFailure, StateKey, StateStore};
+use super::handle::{Order, StoreHandle};
+use super::{State, StateEvent, StateFailure, StateKey};
 use crate::sink::nats::{
     Claims, Connection, Entry, Failure, KEY, NatsConfig, NatsSource, adopt, bucket, connect,
     last_event, nonce, open, write_state,
@@ -21,72 +20,20 @@ use crate::sink::nats::{
 /// Timeout for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The state key of a stream.
-pub struct NatsStateStore {
-    commands: mpsc::UnboundedSender<Command>,
-    events: mpsc::UnboundedReceiver<StateEvent>,
-    /// Received by [`StateStore::wait`].
-    next: Option<StateEvent>,
-}
-
-enum Command {
-    Open(StateKey),
-    Write(State),
-    Adopt(State),
-}
-
-impl NatsStateStore {
-    /// A store on these servers, whose openings `claims` has. `checks`: a stream that somebody else
-    /// has published to, or set back, cannot be opened; otherwise it can, to be adopted.
-    pub(crate) fn new(source: NatsSource, claims: Claims, checks: bool) -> Self {
-        let (commands, orders) = mpsc::unbounded_channel();
-        let (reports, events) = mpsc::unbounded_channel();
-        thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            // Without it the channel is closed, which is seen with the first order.
-            let Ok(runtime) = runtime else { return };
-            let worker = Worker { source, claims, checks, open: None };
-            runtime.block_on(worker.work(orders, &reports));
-            runtime.shutdown_background();
-        });
-        Self { commands, events, next: None }
-    }
-
-    fn order(&mut self, command: Command) {
-        if self.commands.send(command).is_err() {
-            let reason = "the thread of the state key has ended".to_owned();
-            self.next = Some(StateEvent::Failed(StateFailure::Unavailable(reason)));
-        }
-    }
-}
-
-impl StateStore for NatsStateStore {
-    fn open(&mut self, key: &StateKey) {
-        self.order(Command::Open(key.clone()));
-    }
-
-    fn write(&mut self, state: &State) {
-        self.order(Command::Write(state.clone()));
-    }
-
-    fn adopt(&mut self, state: &State) {
-        self.order(Command::Adopt(state.clone()));
-    }
-
-    fn take_event(&mut self) -> Option<StateEvent> {
-        self.next.take().or_else(|| self.events.try_recv().ok())
-    }
-
-    fn wait(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {
-            if self.next.is_none() {
-                match self.events.recv().await {
-                    Some(event) => self.next = Some(event),
-                    None => std::future::pending().await,
-                }
-            }
-        })
-    }
+/// A store in the state key of a stream on these servers, whose openings `claims` has. `checks`: a
+/// stream that somebody else has published to, or set back, cannot be opened; otherwise it can, to be
+/// adopted.
+pub(crate) fn nats_state(source: NatsSource, claims: Claims, checks: bool) -> StoreHandle {
+    let (handle, (orders, reports)) = StoreHandle::new("state key");
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        // Without it the channel is closed, which is seen with the first order.
+        let Ok(runtime) = runtime else { return };
+        let worker = Worker { source, claims, checks, open: None };
+        runtime.block_on(worker.work(orders, &reports));
+        runtime.shutdown_background();
+    });
+    handle
 }
 
 struct Worker {
@@ -109,15 +56,15 @@ impl Worker {
     /// Executes orders until the store is gone.
     async fn work(
         mut self,
-        mut orders: mpsc::UnboundedReceiver<Command>,
-        reports: &mpsc::UnboundedSender<StateEvent>,
+        mut orders: UnboundedReceiver<Order>,
+        reports: &UnboundedSender<StateEvent>,
     ) {
-        while let Some(command) = orders.recv().await {
+        while let Some(order) = orders.recv().await {
             let step = async {
-                match command {
-                    Command::Open(key) => self.open(&key).await,
-                    Command::Write(state) => self.write(&state).await,
-                    Command::Adopt(state) => self.adopt(&state).await,
+                match order {
+                    Order::Open(key) => self.open(&key).await,
+                    Order::Write(state) => self.write(&state).await,
+                    Order::Adopt(state) => self.adopt(&state).await,
                 }
             };
             let late = || {

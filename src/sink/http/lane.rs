@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, USER_AGENT};
@@ -19,6 +18,7 @@ use super::request::Delivery;
 use super::shared::{Done, Shared};
 use super::verdict::{Failure, Verdict, verdict};
 use crate::excerpt::at_most;
+use crate::sink::delays::delays;
 use crate::sink::{Outcome, Report};
 
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -89,7 +89,7 @@ impl Lane {
 
     /// Connects, however long it takes.
     async fn connect_first(&mut self) -> Result<(), Gone> {
-        let mut delays = delays();
+        let mut delays = delays(RETRY_DELAYS);
         while let Err(failure) = self.ready().await {
             self.shared.fails(self.number, failure, None);
             let delay = delays.next().unwrap_or(RETRY_DELAYS[1]);
@@ -105,7 +105,7 @@ impl Lane {
     /// Sends it until that succeeds, or its epoch is over. Returns the epoch if the endpoint rejects
     /// it for good.
     async fn deliver(&mut self, delivery: Delivery) -> Result<Option<u64>, Gone> {
-        let mut delays = delays();
+        let mut delays = delays(RETRY_DELAYS);
         let mut epoch = self.epoch.clone();
         loop {
             let attempted = tokio::select! {
@@ -211,15 +211,6 @@ impl Open {
     fn is_usable(&self) -> bool {
         self.since.elapsed() < LIFETIME && !self.connection.sender.is_closed()
     }
-}
-
-fn delays() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(RETRY_DELAYS[0])
-        .with_max_delay(RETRY_DELAYS[1])
-        .with_jitter()
-        .without_max_times()
-        .build()
 }
 
 /// The request, signed now.

@@ -4,14 +4,12 @@
 //! This module only reads, and decides whether something changed. The sink replaces the producer.
 
 use std::collections::hash_map::RandomState;
-use std::fmt;
 use std::fs;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::oauth_token;
-use crate::sink::{Condition, KafkaConfig};
+use crate::sink::{Condition, KafkaConfig, Reread};
 
 /// How often the properties are read while Kafka cannot be used.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -20,28 +18,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// may have been granted in the meantime.
 const REJECTED_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Resolves Kafka's properties. It reads all sources again each time, so that a changed file takes
-/// effect without a restart.
-#[derive(Clone)]
-pub struct KafkaSource(Arc<dyn Fn() -> Result<KafkaConfig, String> + Send + Sync>);
-
-impl KafkaSource {
-    /// Resolves by this function, which reads everything again. Its error is shown to the operator.
-    pub fn new(read: impl Fn() -> Result<KafkaConfig, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
-    }
-
-    /// The current properties.
-    pub(crate) fn read(&self) -> Result<KafkaConfig, String> {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for KafkaSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KafkaSource")
-    }
-}
+/// Where the properties are read again.
+pub type KafkaSource = Reread<KafkaConfig>;
 
 /// The properties that were read last, and when to read them again.
 pub(crate) struct Reload {
@@ -230,7 +208,7 @@ fn fingerprint(config: &KafkaConfig, state: &RandomState) -> u64 {
 mod tests {
     use super::*;
     use crate::sink::WaitsFor;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     fn config(properties: &[(&str, &str)]) -> KafkaConfig {
         let pairs = properties.iter().map(|(name, value)| ((*name).into(), (*value).into()));

@@ -1,11 +1,10 @@
 //! The configuration of the sink, and where it is read again.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use super::subject::SubjectTemplate;
 use super::url::NatsUrl;
+use crate::sink::Reread;
 
 /// The servers, and the stream on them.
 #[derive(Debug, Clone)]
@@ -24,28 +23,8 @@ pub struct NatsConfig {
     pub dead_letters: String,
 }
 
-/// Resolves the configuration. It reads all sources again each time, so that a changed file takes
-/// effect with the next connection.
-#[derive(Clone)]
-pub struct NatsSource(Arc<dyn Fn() -> Result<NatsConfig, String> + Send + Sync>);
-
-impl NatsSource {
-    /// Resolves by this function, which reads everything again. Its error is shown to the operator.
-    pub fn new(read: impl Fn() -> Result<NatsConfig, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
-    }
-
-    /// The current configuration.
-    pub(crate) fn read(&self) -> Result<NatsConfig, String> {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for NatsSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NatsSource")
-    }
-}
+/// Where the servers and the stream are read again.
+pub type NatsSource = Reread<NatsConfig>;
 
 /// The key-value bucket beside a stream, which has walpost's position.
 pub(crate) fn bucket(stream: &str) -> String {

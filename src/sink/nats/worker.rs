@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_nats::{Client, Subscriber};
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
@@ -20,6 +19,7 @@ use super::message::{Limits, Message};
 use super::shared::{Event, Shared, Synced};
 use super::state_key::{foreign, last_event, read, usable_stream};
 use crate::sink::Condition;
+use crate::sink::delays::delays;
 
 /// How many messages, and bytes of them, are sent before the first of them is acknowledged. A round
 /// trip of 20 ms then allows 100,000 messages per second. A server refuses messages above 10,000 of
@@ -115,7 +115,7 @@ impl Worker {
 
     /// Connects and synchronises, however long it takes.
     async fn connect(&mut self, epoch: u64, claim: &str) -> Result<Open, Ended> {
-        let mut delays = delays();
+        let mut delays = delays(RETRY_DELAYS);
         let mut reported: Option<Failure> = None;
         loop {
             let attempt = open(&self.source, epoch, claim);
@@ -206,15 +206,6 @@ impl Worker {
             }
         }
     }
-}
-
-fn delays() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(RETRY_DELAYS[0])
-        .with_max_delay(RETRY_DELAYS[1])
-        .with_jitter()
-        .without_max_times()
-        .build()
 }
 
 /// Connects, and reads what is there.

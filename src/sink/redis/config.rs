@@ -1,10 +1,9 @@
 //! The configuration of the sink, and where it is read again.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use super::url::RedisUrl;
+use crate::sink::Reread;
 
 /// The server, and the streams on it.
 #[derive(Debug, Clone)]
@@ -23,28 +22,8 @@ pub struct RedisConfig {
     pub wait_replicas: u32,
 }
 
-/// Resolves the configuration. It reads all sources again each time, so that a changed file takes
-/// effect with the next connection.
-#[derive(Clone)]
-pub struct RedisSource(Arc<dyn Fn() -> Result<RedisConfig, String> + Send + Sync>);
-
-impl RedisSource {
-    /// Resolves by this function, which reads everything again. Its error is shown to the operator.
-    pub fn new(read: impl Fn() -> Result<RedisConfig, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
-    }
-
-    /// The current configuration.
-    pub(crate) fn read(&self) -> Result<RedisConfig, String> {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for RedisSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RedisSource")
-    }
-}
+/// Where the server and the streams are read again.
+pub type RedisSource = Reread<RedisConfig>;
 
 /// The key beside the stream that has walpost's position and the last event: in the same hash slot,
 /// so that a script may use both

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
@@ -20,6 +19,7 @@ use super::connection::{Connection, connect};
 use super::failure::Failure;
 use super::script::{added, load, sync};
 use super::shared::{Event, Shared, Synced};
+use crate::sink::delays::delays;
 use crate::sink::{Condition, Fault};
 
 /// How many batches are sent before the first of them is answered: fewer than the client queues.
@@ -107,7 +107,7 @@ impl Worker {
         epoch: u64,
         claim: &str,
     ) -> Result<(Connection, RedisConfig), Ended> {
-        let mut delays = delays();
+        let mut delays = delays(RETRY_DELAYS);
         let mut reported: Option<Failure> = None;
         loop {
             let attempt = open(&self.source, epoch, claim, &self.shared);
@@ -200,15 +200,6 @@ impl Worker {
             }
         }
     }
-}
-
-fn delays() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(RETRY_DELAYS[0])
-        .with_max_delay(RETRY_DELAYS[1])
-        .with_jitter()
-        .without_max_times()
-        .build()
 }
 
 /// Connects, and makes this connection the only one that may add entries.

@@ -26,8 +26,8 @@ enum Read {
     Ended(Option<StateOpened>),
 }
 
-/// Where WAL has to reach at least: behind what the state has, and behind the last event that the store
-/// tells of. An event up to that one counts as delivered, so it has to be the one that was published.
+/// Where WAL has to reach at least: behind what the state has, and behind the last event in the store.
+/// An event up to that one counts as delivered, so it has to be the one that was published.
 fn needed(state: &State, published: Option<EventPosition>) -> Lsn {
     let behind = published.map(|last| Lsn::new(last.commit_lsn.as_u64().saturating_add(1)));
     state.acked_upto.max(behind.unwrap_or_default())
