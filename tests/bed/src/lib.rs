@@ -37,6 +37,7 @@ mod prometheus;
 mod proxy;
 mod redis;
 mod server;
+mod sink_fixture;
 mod walpost;
 pub mod writer;
 
@@ -60,4 +61,5 @@ pub use postgres::{
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
 pub use proxy::{Direction, Disturbance, Proxy};
+pub use sink_fixture::SinkFixture;
 pub use walpost::{Walpost, WalpostBuilder};
