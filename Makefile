@@ -83,10 +83,14 @@ long: setup ## Run the long end-to-end and security tests, which `make test` lea
 	@tests/bed/setup.sh long
 	cargo test $(PROGRAM) --features $(FEATURES) --test e2e --test security -- --ignored
 
-# A failing schedule prints the command that replays it.
+# Built with optimisation, which takes longer than the schedules of `make test`. A failing schedule
+# or case prints the command that replays it.
 SCHEDULES ?= 100000
+OPTIMISED = cargo test --config profile.dev.package.walpost.opt-level=2 --package walpost \
+  --features $(FEATURES)
 simulate: setup ## Simulate random failures of PostgreSQL and Kafka (SCHEDULES=100000)
-	WALPOST_SCHEDULES=$(SCHEDULES) cargo test $(PROGRAM) --features $(FEATURES) --test simulation
+	WALPOST_SCHEDULES=$(SCHEDULES) $(OPTIMISED) --test simulation
+	WALPOST_CASES=30000 $(OPTIMISED) --lib -- properties
 
 # Takes seconds per kill. The oracle checks the delivered records after each one.
 KILLS ?= 25

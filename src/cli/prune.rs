@@ -15,7 +15,7 @@ use crate::outbox::TableName;
 use crate::record::Policy;
 use crate::retention::{
     Archive, Counted, Limits, Oldest, PartitionedTable, Proof, Prune, PruneError, PrunedTable,
-    Stopped, Wanted, check_archive,
+    Stopped, Wanted, check_archive, clean_up, left_behind, lock_out_others, prepare,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 use crate::state::unix_ms;
@@ -76,6 +76,9 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     let client = &control.client;
     let source =
         assembly::source(config, &environment).map_err(|error| setup(error.to_string()))?;
+    let failed = |error| SourceError::query("preparing the session", &error);
+    prepare(client).await.map_err(failed)?;
+    clean(client, &config.outbox.tables, arguments).await?;
     let (proof, published) = Proof::read(
         client,
         Wanted {
@@ -115,7 +118,7 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     let tables = (tables.as_slice(), partitioned.as_slice());
     if arguments.dry_run {
         let stop = AtomicBool::new(false);
-        let mut pruning = begin(config, arguments, (client, &proof, &before), &stop).await?;
+        let mut pruning = begin(config, arguments, (client, &proof, &before), &stop);
         let partitions = prune_partitions::prune(&mut pruning, client, tables, arguments).await?;
         let count = async |table: &PrunedTable| {
             let notice = || complain(&format!("still counting the rows of {}", table.name));
@@ -141,12 +144,35 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     delete(config, arguments, (client, &proof, &before), tables).await
 }
 
-async fn begin<'a>(
+/// Locks out other runs, and undoes first what a killed one has left, whatever becomes of this one.
+async fn clean(
+    client: &SqlClient,
+    tables: &[TableName],
+    arguments: &PruneArguments,
+) -> Result<(), PruneError> {
+    if !arguments.dry_run {
+        lock_out_others(client, tables).await?;
+    }
+    for table in tables {
+        let Some(default) = left_behind(client, table).await? else { continue };
+        if arguments.dry_run {
+            complain(&format!(
+                "{default}: a run has not ended yet, or was killed, while it made partitions: until then, or \
+                 until the next one, rows of the periods to come are refused"
+            ));
+        } else {
+            clean_up(client, &default, arguments.lock_timeout).await?;
+        }
+    }
+    Ok(())
+}
+
+fn begin<'a>(
     config: &'a Config,
     arguments: &'a PruneArguments,
     (client, proof, before): (&'a SqlClient, &'a Proof, &'a str),
     is_stopped: &'a AtomicBool,
-) -> Result<Prune<'a>, PruneError> {
+) -> Prune<'a> {
     let limits = Limits {
         batch: arguments.batch,
         pause: arguments.sleep,
@@ -157,8 +183,7 @@ async fn begin<'a>(
     let what = (proof, before, config.source.slot.as_str());
     let command = arguments.archive_command.as_deref().map(Archive::Command);
     let archive = arguments.archive_to.as_ref().map(Archive::Table).or(command);
-    let prepared = Prune::begin(client, what, archive, limits, is_stopped).await;
-    Ok(prepared.map_err(|error| SourceError::query("preparing the session", &error))?)
+    Prune::new(client, what, archive, limits, is_stopped)
 }
 
 /// The time that lies this long ago, by the server's clock.
@@ -207,8 +232,7 @@ async fn delete(
     tables: (&[PrunedTable], &[PartitionedTable]),
 ) -> Result<Exit, PruneError> {
     let is_stopped = stop_flag();
-    let mut pruning = begin(config, arguments, (client, proof, before), &is_stopped).await?;
-    pruning.lock(tables.0).await?;
+    let mut pruning = begin(config, arguments, (client, proof, before), &is_stopped);
     let partitions = prune_partitions::prune(&mut pruning, client, tables, arguments).await?;
     let mut exit = partitions.exit;
     if let Some(stopped) = partitions.stopped {

@@ -32,14 +32,14 @@ pub struct PruneArguments {
     /// Write the rows of a transaction as lines of JSON to the standard input of this shell command,
     /// and delete them once it has ended with 0. WALPOST_TABLE is the table. Killed in between, rows are
     /// archived again
-    #[arg(long, value_name = "COMMAND", conflicts_with = "archive_to")]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "archive_to", value_parser = command)]
     pub archive_command: Option<String>,
-    /// Column with the time at which a row was written [default: outbox.columns.timestamp, or
+    /// Column with the time at which a row was written, which no update changes [default: outbox.columns.timestamp, or
     /// created_at]
     #[arg(long, value_name = "COLUMN")]
     pub time_column: Option<String>,
     /// How many rows to delete in a transaction at most
-    #[arg(long, value_name = "ROWS", default_value = "2000", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "ROWS", default_value = "2000", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub batch: u64,
     /// The pause after each transaction, and each partition that is dropped: at most 1d
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = pause)]
@@ -88,6 +88,13 @@ fn within(text: &str, (least, most): (&str, &str)) -> Result<Duration, String> {
 
 fn years(text: &str) -> Result<Duration, String> {
     within(text, ("0s", "36500d"))
+}
+
+fn command(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn pause(text: &str) -> Result<Duration, String> {

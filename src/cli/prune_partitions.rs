@@ -23,7 +23,7 @@ pub(super) struct Partitions {
     pub(super) exit: Exit,
     /// Other sessions had some of them locked.
     pub(super) are_locked: bool,
-    /// Partitions that were dropped.
+    /// Partitions that were dropped, or would be.
     dropped: Vec<TableName>,
     /// Nothing more is to be done.
     pub(super) stopped: Option<Stopped>,
@@ -175,7 +175,7 @@ impl Partitions {
                 drop_partition(pruning, (table, partition), attempts).await?
             };
             match fate {
-                Fate::Left(Left::Locked) => locked += 1,
+                Fate::Left(Left::Locked | Left::Busy) => locked += 1,
                 Fate::Dropped(_) => locked = 0,
                 Fate::Left(_) | Fate::Stopped(_) => {}
             }
@@ -202,6 +202,7 @@ impl Partitions {
             match made {
                 Made::Partition(name) if arguments.dry_run => {
                     print(&format!("{name}: partition would be made\n"));
+                    are_made = true;
                 }
                 Made::Partition(name) => {
                     print(&format!("{name}: partition made\n"));
@@ -230,9 +231,7 @@ impl Partitions {
                 print(&format!("safe to drop: {name}\n"));
             }
             Fate::Dropped(rows) => {
-                if !arguments.dry_run {
-                    self.dropped.push(name.clone());
-                }
+                self.dropped.push(name.clone());
                 let done = match (arguments.dry_run, &arguments.archive_to) {
                     (true, None) => "would be dropped",
                     (true, Some(_)) => "would be archived and dropped",

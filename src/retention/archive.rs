@@ -4,9 +4,12 @@
 //! and they are deleted once it has ended with 0: killed in between, they are archived again by the
 //! next run, and none is lost.
 
+use std::io::Read as _;
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe::Sender;
 use tokio::process::Command;
 use tokio_postgres::Client;
 
@@ -25,19 +28,31 @@ pub(crate) enum Archive<'a> {
     Command(&'a str),
 }
 
-/// A row `o` in JSON. Its values of type `json` may have line breaks, which can only be between tokens.
-pub(super) const JSON: &str = "pg_catalog.row_to_json(o)::pg_catalog.text";
+/// A row `o` in JSON, whatever columns it has: `o` alone would be one of that name. Its values of type
+/// `json` may have line breaks, which can only be between tokens.
+pub(super) const JSON: &str = "pg_catalog.row_to_json(o.*)::pg_catalog.text";
 
 /// What is wrong with a relation as the archive of the table `$3`: whether it is a table, this user
 /// reaches it, and all of it survives a crash; then columns that are missing, generated, of another
-/// type, or that this user may not insert. A type without a modifier takes all values of one with it.
+/// type, or that this user may not insert; others that require a value; whether policies apply, and
+/// whether both are partitions of one table. A type without a modifier takes all values of one with it.
 const ARCHIVE: &str = "
-    SELECT c.relkind IN ('r', 'p', 'f'), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+    SELECT c.relkind IN ('r', 'p'), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
            c.relpersistence = 'p'
            AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid::pg_catalog.regclass) t
                              JOIN pg_catalog.pg_class part ON part.oid = t.relid
                             WHERE part.relpersistence <> 'p'),
-           columns.missing, columns.generated, columns.other, columns.refused
+           columns.missing, columns.generated, columns.other, columns.refused,
+           (SELECT pg_catalog.string_agg(a.attname::pg_catalog.text, ', ' ORDER BY a.attnum)
+              FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attnotnull
+               AND NOT a.atthasdef AND a.attidentity = ''
+               AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute o
+                                WHERE o.attrelid = $3 AND o.attnum > 0 AND NOT o.attisdropped
+                                  AND o.attname = a.attname)),
+           coalesce(pg_catalog.row_security_active(c.oid), false),
+           coalesce(pg_catalog.pg_partition_root(c.oid::pg_catalog.regclass)
+                    = pg_catalog.pg_partition_root($3::pg_catalog.oid::pg_catalog.regclass), false)
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      CROSS JOIN LATERAL (
@@ -79,7 +94,15 @@ pub(crate) async fn check(
             let (missing, generated, other, refused) =
                 (columns(3)?, columns(4)?, columns(5)?, columns(6)?);
             if !yes(0)? {
-                Some("the archive is no table".to_owned())
+                Some(
+                    "the archive is no table of this server, where rows are inserted in the transaction that \
+                     deletes them"
+                        .to_owned(),
+                )
+            } else if yes(9)? {
+                Some(format!(
+                    "the archive and {name} are partitions of one table: rows could come back from it"
+                ))
             } else if !yes(2)? {
                 Some(format!(
                     "the archive, or a partition of it, is unlogged or temporary, and a crash empties it: \
@@ -101,6 +124,17 @@ pub(crate) async fn check(
                     "the archive has other types than {name}, which could change values: {other}; change \
                      them with ALTER TABLE {archive} ALTER COLUMN … TYPE, or create another archive with {like}"
                 ))
+            } else if let Some(required) = columns(7)? {
+                Some(format!(
+                    "the archive requires values of columns that {name} does not have: {required}; give them a \
+                     default, or let them be NULL"
+                ))
+            } else if yes(8)? {
+                Some(
+                    "row-level security can keep rows of this user out of the archive: connect as a role with \
+                     BYPASSRLS, or as the archive's owner unless it is forced"
+                        .to_owned(),
+                )
             } else if !yes(1)? || refused.is_some() {
                 Some(format!(
                     "this user may not insert into the archive: GRANT INSERT ON {archive} and USAGE on its \
@@ -139,63 +173,105 @@ pub(super) async fn insert(
         let (table, archive) = (table.name.clone(), archive.clone());
         return Err(PruneError::NotArchived { table, archive, deleted, kept });
     }
+    // It may have been changed, or replaced by another one of its name, and cannot be now.
+    check(client, table, archive).await?;
     Ok(u64::try_from(deleted).unwrap_or_default())
 }
 
-/// The rows that meet `condition`, which has them as its parameter, as lines.
+/// Rows as they go to a command.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    pub(super) text: String,
+    /// Their `ctid`, as an array.
+    pub(super) rows: String,
+    pub(super) count: u64,
+    /// Whether the table was rewritten before they were read.
+    pub(super) is_rewritten: bool,
+}
+
+/// Reads the rows that meet `condition`, which has them as its parameter, from this file of the table.
+///
+/// In a transaction without locks of rows: the server waits for a program that does not read what it
+/// sends, and ends the transaction only since PostgreSQL 17
+/// (<https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-TRANSACTION-TIMEOUT>).
 pub(super) async fn lines(
     client: &SqlClient,
     table: &PrunedTable,
     (condition, rows): (&str, &String),
-) -> Result<String, PruneError> {
+    file: Option<u32>,
+) -> Result<Lines, PruneError> {
     let failed = database(&table.name, "reading rows");
     let sql = format!(
-        "SELECT pg_catalog.replace(pg_catalog.replace({JSON}, E'\\n', ' '), E'\\r', ' ')
+        "SELECT pg_catalog.replace(pg_catalog.replace({JSON}, E'\\n', ' '), E'\\r', ' '),
+                o.ctid::pg_catalog.text,
+                pg_catalog.pg_relation_filenode(o.tableoid::pg_catalog.regclass)
            FROM ONLY {} AS o WHERE {condition}",
         table.name
     );
+    let begin = format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
+         SELECT pg_catalog.set_config(name, '{}', true) FROM pg_catalog.pg_settings
+          WHERE name = 'transaction_timeout'",
+        READ_LIMIT.as_millis()
+    );
+    client.batch_execute(&begin).await.map_err(&failed)?;
     // They are no more than were chosen by their size.
     let _large = client.large_rows();
-    let found = client.query(&sql, &[rows]).await.map_err(&failed)?;
-    let mut lines = String::new();
-    for row in found {
-        let line: &str = row.try_get(0).map_err(&failed)?;
-        lines.push_str(line);
-        lines.push('\n');
+    let (mut lines, mut ids) = (Lines::default(), Vec::new());
+    for row in client.query(&sql, &[rows]).await.map_err(&failed)? {
+        let (line, id): (&str, &str) =
+            (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);
+        lines.is_rewritten |= row.try_get::<_, Option<u32>>(2).map_err(&failed)? != file;
+        lines.text.push_str(line);
+        lines.text.push('\n');
+        lines.count += 1;
+        ids.push(format!("\"{id}\""));
     }
+    client.batch_execute("COMMIT").await.map_err(&failed)?;
+    lines.rows = format!("{{{}}}", ids.join(","));
     Ok(lines)
 }
 
-/// Writes lines to the command's standard input; returns once it has ended with 0.
+/// How long the rows for a command may take to be read: for PostgreSQL 17 or later.
+const READ_LIMIT: Duration = Duration::from_secs(60);
+
+/// Writes lines to the command's standard input; returns once it has ended with 0, and has read them.
 pub(super) async fn pipe(
     table: &PrunedTable,
     command: &str,
     lines: &str,
 ) -> Result<(), PruneError> {
     let failed = |problem: String| PruneError::Command { table: table.name.clone(), problem };
+    let (mut rest, input) =
+        std::io::pipe().map_err(|error| failed(format!("has no input: {error}")))?;
+    let read = rest.try_clone().map_err(|error| failed(format!("has no input: {error}")))?;
     // Ends with this process: the rows are still in the table, and a later run starts it again.
     let child = Command::new("/bin/sh")
         .args(["-c", command])
         .env("WALPOST_TABLE", table.name.to_string())
-        .stdin(Stdio::piped())
+        .stdin(Stdio::from(read))
         .stdout(Stdio::inherit())
         .stderr(Stdio::inherit())
         .kill_on_drop(true)
         .spawn();
     let mut child = child.map_err(|error| failed(format!("cannot be started: {error}")))?;
-    let input = child.stdin.take();
-    let written = async {
-        if let Some(mut input) = input {
-            // A command that does not read to the end has not archived the rows, unless it says so.
-            input.write_all(lines.as_bytes()).await?;
-            input.shutdown().await?;
+    let mut input = Sender::from_owned_fd(input.into())
+        .map_err(|error| failed(format!("has no input: {error}")))?;
+    let (status, is_written) = tokio::select! {
+        status = child.wait() => (status, false),
+        // The lines fit, or are read.
+        written = input.write_all(lines.as_bytes()) => {
+            drop(input);
+            (child.wait().await, written.is_ok())
         }
-        Ok::<_, std::io::Error>(())
     };
-    let (written, ended) = tokio::join!(written, child.wait());
-    let status = ended.map_err(|error| failed(format!("cannot be awaited: {error}")))?;
+    let status = status.map_err(|error| failed(format!("cannot be awaited: {error}")))?;
     if !status.success() {
         return Err(failed(format!("ended with {}", excerpt(&status.to_string()))));
     }
-    written.map_err(|error| failed(format!("ended with 0 before it had read every row: {error}")))
+    // What it has not read is still in the pipe, of which nobody else has the other end.
+    if is_written && matches!(rest.read(&mut [0]), Ok(0)) {
+        return Ok(());
+    }
+    Err(failed("ended with 0 before it had read every row".to_owned()))
 }

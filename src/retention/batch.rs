@@ -6,9 +6,10 @@
 //!   (`SKIP LOCKED`): it waits for no row while it has others, so no writer ends in a deadlock with it.
 //! - The server ends it if this program does not continue.
 //!
-//! An archive command runs in between two such transactions, since it may take long. Rows are told by
-//! their `ctid`, which is another row's once the table was rewritten: then they are read again. A row
-//! that was changed meanwhile has another `ctid`, and one that is new is not delivered by the proof.
+//! The rows for an archive command are read, and the command runs, in between two such transactions:
+//! both may take long. Rows are told by their `ctid`, which is another row's once the table was
+//! rewritten: then they are read again. A row that was changed meanwhile has another `ctid`, and one
+//! that is new is not delivered by the proof.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,11 +22,23 @@ use super::proof::Proof;
 use super::pruned_table::PrunedTable;
 use crate::source::SqlClient;
 
+/// What `begin_batch` does.
+const LOCKING: &str = "locking the table";
+
 /// After this time the server ends a transaction of which this program does not continue.
 pub(super) const FROZEN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Bytes of the lines that a command gets at once, and of one more row.
 const LINES_BYTES: u64 = 32 << 20;
+
+/// Whether the name `$1` means the table `$2`; its file, the uppermost table that it is a partition of,
+/// and its columns.
+const IDENTITY: &str = "
+    SELECT coalesce(pg_catalog.to_regclass($1)::pg_catalog.oid = $2, false),
+           pg_catalog.pg_relation_filenode($2::pg_catalog.oid::pg_catalog.regclass),
+           pg_catalog.pg_partition_root($2::pg_catalog.oid::pg_catalog.regclass)::pg_catalog.oid,
+           ARRAY(SELECT attname::pg_catalog.text FROM pg_catalog.pg_attribute
+                  WHERE attrelid = $2 AND attnum > 0 AND NOT attisdropped)";
 
 /// A `ctid`: the page, and the number in it, which begins with 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -70,7 +83,9 @@ pub(super) struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done(Batch),
-    /// Another session had the table locked for too long, or rows that a foreign key's action changes.
+    /// Another session had the table locked for too long.
+    Locked,
+    /// Another session had rows locked for too long that a foreign key's action changes.
     Busy,
     /// The table was rewritten while a command ran: its rows are elsewhere in it.
     Rewritten,
@@ -101,13 +116,13 @@ impl Batches<'_> {
         // The first error says more than one of this would.
         let _ = self.client.batch_execute("ROLLBACK").await;
         match error {
-            PruneError::Database { source, .. }
+            PruneError::Database { source, doing, .. }
                 if matches!(
                     source.code(),
                     Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED)
                 ) =>
             {
-                Ok(Outcome::Busy)
+                Ok(if doing == LOCKING { Outcome::Locked } else { Outcome::Busy })
             }
             error => Err(error),
         }
@@ -125,10 +140,19 @@ impl Batches<'_> {
         let (mut batch, mut rows) = self.choose(table, range, limit).await?;
         let condition = self.is_chosen(table, "$1::pg_catalog.text::pg_catalog.tid[]");
         if let (Some(Archive::Command(command)), true) = (&self.archive, batch.chosen > 0) {
-            let lines = archive::lines(self.client, table, (&condition, &rows)).await?;
             self.client.batch_execute("COMMIT").await.map_err(&failed)?;
-            archive::pipe(table, command, &lines).await?;
-            crate::crash_points::point!("prune_archived");
+            crate::crash_points::point!("prune_reads");
+            let lines = archive::lines(self.client, table, (&condition, &rows), file).await?;
+            if lines.is_rewritten {
+                return Ok(Outcome::Rewritten);
+            }
+            // Those that other sessions have changed since are left to the next run.
+            batch.locked += batch.chosen.saturating_sub(lines.count);
+            (batch.chosen, rows) = (lines.count, lines.rows);
+            if batch.chosen > 0 {
+                archive::pipe(table, command, &lines.text).await?;
+                crate::crash_points::point!("prune_archived");
+            }
             if self.begin_batch(table).await? != file {
                 self.client.batch_execute("ROLLBACK").await.map_err(&failed)?;
                 return Ok(Outcome::Rewritten);
@@ -155,14 +179,12 @@ impl Batches<'_> {
     /// file, which is another one once the table was rewritten.
     async fn begin_batch(&self, table: &PrunedTable) -> Result<Option<u32>, PruneError> {
         let name = &table.name;
-        let failed = database(name, "locking the table");
-        let replaced = || PruneError::Changed {
+        let failed = database(name, LOCKING);
+        let changed = |how: &str| PruneError::Changed {
             table: name.clone(),
-            problem:
-                "it was dropped, renamed or replaced by another table meanwhile: nothing more was \
-                      deleted. Run this again"
-                    .to_owned(),
+            problem: format!("it was {how} meanwhile: nothing more was deleted. Run this again"),
         };
+        let replaced = || changed("dropped, renamed or replaced by another table");
         // Each statement sees what was committed before it began.
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
@@ -176,12 +198,24 @@ impl Batches<'_> {
             }
             done => done.map_err(&failed)?,
         }
-        let sql = "SELECT coalesce(pg_catalog.to_regclass($1)::pg_catalog.oid = $2, false),
-                          pg_catalog.pg_relation_filenode($2::pg_catalog.oid::pg_catalog.regclass)";
-        let row = self.client.query_one(sql, &[&name.to_string(), &table.oid]).await;
+        let row = self.client.query_one(IDENTITY, &[&name.to_string(), &table.oid]).await;
         let row = row.map_err(&failed)?;
         let is_same: bool = row.try_get(0).map_err(&failed)?;
-        if is_same { row.try_get(1).map_err(failed) } else { Err(replaced()) }
+        if !is_same {
+            return Err(replaced());
+        }
+        // Operators detach partitions to keep them.
+        if row.try_get::<_, Option<u32>>(2).map_err(&failed)? != table.root {
+            return Err(changed("detached, or attached to another table,"));
+        }
+        // A partition may have them in another order.
+        let columns: Vec<String> = row.try_get(3).map_err(&failed)?;
+        if columns.len() != table.columns.len()
+            || !columns.iter().all(|column| table.columns.contains(column))
+        {
+            return Err(changed("given other columns"));
+        }
+        row.try_get(1).map_err(failed)
     }
 
     /// The condition that a row `o` is one of `rows`, which is an array of `ctid`, and may be deleted.

@@ -216,17 +216,36 @@ pub(crate) enum Unproved {
 
 fn advice(error: &tokio_postgres::Error) -> &'static str {
     match error.code() {
+        None if error.is_closed() => {
+            ". The server has ended the session, as it does after a restart, or if this program was frozen for \
+             some seconds. Transactions that were reported are committed: run this again for the rest"
+        }
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             ". SELECT and DELETE on the table and UPDATE on one of its columns are needed, and with \
-             --archive-to INSERT on the archive"
+             --archive-to INSERT on the archive, and USAGE on the sequences of its defaults"
         }
         Some(&SqlState::PROGRAM_LIMIT_EXCEEDED) => {
             ". A row may be too large to be written as JSON: --archive-to has no such limit"
+        }
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            ". Other sessions keep it, or a table that belongs to it, locked (pg_blocking_pids): run this again \
+             once it is free"
+        }
+        Some(&SqlState::CHECK_VIOLATION) => {
+            ". The archive has no partition for the rows, or a constraint that they do not meet"
         }
         Some(&SqlState::FOREIGN_KEY_VIOLATION) => {
             ". Rows that others refer to cannot be deleted: delete those first"
         }
         _ => "",
+    }
+}
+
+impl PruneError {
+    /// Whether a statement has waited in vain for a lock.
+    pub(super) fn is_locked(&self) -> bool {
+        matches!(self, Self::Database { source, .. }
+            if source.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
     }
 }
 

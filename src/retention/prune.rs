@@ -16,6 +16,8 @@ use super::pruned_table::PrunedTable;
 use crate::outbox::TableName;
 use crate::source::SqlClient;
 
+/// Those of the role are not for this: a table is read as a whole, and pauses may be long.
+///
 /// A statement waits at most so long for a lock: half of `deadlock_timeout`, since a session that has
 /// waited for that long can be cancelled. And values in archived rows are the same whatever the
 /// settings of the role and the database are.
@@ -23,7 +25,7 @@ const SETTINGS: &str = "
     SELECT pg_catalog.set_config('lock_timeout',
                least(1000, greatest(1, setting::pg_catalog.int8 / 2))::pg_catalog.text, false)
       FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout';
-    SET statement_timeout = 0; SET idle_session_timeout = 0;
+    SET statement_timeout = 0; SET idle_session_timeout = 0; SET default_transaction_read_only = off;
     SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
     SET extra_float_digits = 1; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET xmlbinary = 'base64'";
 
@@ -133,44 +135,16 @@ pub(crate) struct Prune<'a> {
 }
 
 impl<'a> Prune<'a> {
-    /// Prepares the session.
-    pub(crate) async fn begin(
+    /// In a session that `prepare` has prepared.
+    pub(crate) fn new(
         client: &'a SqlClient,
         (proof, before, slot): (&'a Proof, &'a str, &'a str),
         archive: Option<Archive<'a>>,
         limits: Limits,
         is_stopped: &'a AtomicBool,
-    ) -> Result<Self, tokio_postgres::Error> {
-        // Not those of the role: a table is read as a whole, and pauses may be long.
-        client.batch_execute(SETTINGS).await?;
-        let began = Instant::now();
-        Ok(Self {
-            client,
-            proof,
-            before,
-            slot,
-            archive,
-            limits,
-            began,
-            looked_at_lag: None,
-            is_stopped,
-        })
-    }
-
-    /// Makes sure that no other run works on these tables, until the session ends.
-    pub(crate) async fn lock(&self, tables: &[PrunedTable]) -> Result<(), PruneError> {
-        for PrunedTable { name, .. } in tables {
-            let failed = database(name, "locking it against other runs");
-            let row = self.client.query_one(LOCK, &[&name.to_string()]).await.map_err(&failed)?;
-            let is_mine: bool = row.try_get(0).map_err(&failed)?;
-            // It may have ended in between.
-            let pid: Option<i32> = row.try_get(1).map_err(&failed)?;
-            if !is_mine {
-                let (table, pid) = (name.clone(), pid.unwrap_or_default());
-                return Err(PruneError::InUse { table, pid });
-            }
-        }
-        Ok(())
+    ) -> Self {
+        let (began, looked_at_lag) = (Instant::now(), None);
+        Self { client, proof, before, slot, archive, limits, began, looked_at_lag, is_stopped }
     }
 
     /// Makes sure that no writer is cancelled because of a deadlock: a session that has waited for
@@ -206,7 +180,10 @@ impl<'a> Prune<'a> {
         pruned: &mut Pruned,
         mut report: impl FnMut(&Pruned),
     ) -> Result<(), PruneError> {
-        let mut pages = pages_of(self.client, &table.name).await?;
+        let Some(mut pages) = self.pages_if_free(table).await? else {
+            pruned.stopped = Some(Stopped::Locks);
+            return Ok(());
+        };
         pruned.pages.1 = pages;
         let (mut after, mut step, mut timeouts) = (Ctid::default(), PAGES_FIRST, 0);
         let mut limit = self.limits.batch;
@@ -247,13 +224,17 @@ impl<'a> Prune<'a> {
                     pruned.pages.0 = after.page;
                 }
                 Outcome::Rewritten => {
-                    pages = pages_of(self.client, &table.name).await?;
+                    pages = self.pages_if_free(table).await?.unwrap_or_default();
                     pruned.pages = (0, pages);
                     after = Ctid::default();
                 }
-                Outcome::Busy if timeouts + 1 >= LOCK_TIMEOUTS_MAX => {
+                Outcome::Locked | Outcome::Busy if timeouts + 1 >= LOCK_TIMEOUTS_MAX => {
                     pruned.stopped = Some(Stopped::Locks);
                     break;
+                }
+                Outcome::Locked => {
+                    timeouts += 1;
+                    pause(LOCK_PAUSE, self.is_stopped).await;
                 }
                 // The rows of the other pages need nothing that is locked.
                 Outcome::Busy if end - after.page > 1 => {
@@ -273,6 +254,20 @@ impl<'a> Prune<'a> {
             }
         }
         Ok(())
+    }
+
+    /// How many pages a table has; `None`: other sessions keep it locked.
+    async fn pages_if_free(&self, table: &PrunedTable) -> Result<Option<u64>, PruneError> {
+        for attempt in 0..LOCK_ATTEMPTS {
+            if attempt > 0 && !pause(LOCK_PAUSE, self.is_stopped).await {
+                break;
+            }
+            match pages_of(self.client, &table.name).await {
+                Err(error) if error.is_locked() => {}
+                pages => return pages.map(Some),
+            }
+        }
+        Ok(None)
     }
 
     /// Pauses between transactions, at most until it has taken as long as it may, or is stopped.
@@ -319,6 +314,30 @@ impl<'a> Prune<'a> {
         let lag = lag.map_or(u64::MAX, |lag| u64::try_from(lag).unwrap_or_default());
         Ok((lag > self.limits.lag_bytes).then_some(Stopped::Lag(lag)))
     }
+}
+
+/// Prepares a session, before anything is asked that can wait for a lock.
+pub(crate) async fn prepare(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(SETTINGS).await
+}
+
+/// Makes sure that no other run works on these tables, until the session ends.
+pub(crate) async fn lock_out_others(
+    client: &Client,
+    tables: &[TableName],
+) -> Result<(), PruneError> {
+    for name in tables {
+        let failed = database(name, "locking it against other runs");
+        let row = client.query_one(LOCK, &[&name.to_string()]).await.map_err(&failed)?;
+        let is_mine: bool = row.try_get(0).map_err(&failed)?;
+        // It may have ended in between.
+        let pid: Option<i32> = row.try_get(1).map_err(&failed)?;
+        if !is_mine {
+            let (table, pid) = (name.clone(), pid.unwrap_or_default());
+            return Err(PruneError::InUse { table, pid });
+        }
+    }
+    Ok(())
 }
 
 /// Pauses; false once it is stopped.

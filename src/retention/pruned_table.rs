@@ -17,15 +17,19 @@ const TABLE: &str = "
            pg_catalog.has_table_privilege(c.oid, 'DELETE')
            AND pg_catalog.has_any_column_privilege(c.oid, 'UPDATE'),
            pg_catalog.row_security_active(c.oid),
-           pg_catalog.current_setting('server_version_num')::pg_catalog.int4
+           pg_catalog.current_setting('server_version_num')::pg_catalog.int4,
+           pg_catalog.pg_partition_root(c.oid::pg_catalog.regclass)::pg_catalog.oid,
+           pg_catalog.has_schema_privilege(n.oid, 'USAGE')
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
 
-/// Columns, and whether they have times, with or without a zone.
+/// Columns, and whether they have times, with or without a zone; also as a domain.
 const COLUMNS: &str = "
-    SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114
-      FROM pg_catalog.pg_attribute
-     WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
+    SELECT a.attname::pg_catalog.text, type.oid IN (1114, 1184), type.oid = 1114
+      FROM pg_catalog.pg_attribute a
+      JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+     CROSS JOIN LATERAL (SELECT CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END AS oid) AS type
+     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
 /// A time after all others, in milliseconds since 1970: in the year 5138.
 const FOR_EVER_MS: u64 = 100_000_000_000_000;
@@ -39,6 +43,8 @@ pub(crate) struct PrunedTable {
     /// Its name.
     pub(crate) name: TableName,
     pub(super) oid: u32,
+    /// The uppermost table that it is a partition of; itself, if it has partitions.
+    pub(super) root: Option<u32>,
     pub(super) columns: Vec<String>,
     /// The time at which a row was written, with its zone.
     written: String,
@@ -117,6 +123,12 @@ impl PrunedTable {
         );
         let version: i32 = row.try_get(5).map_err(&failed)?;
         let is_partitioned = kind == "p";
+        if !row.try_get::<_, bool>(7).map_err(&failed)? {
+            let schema = escape_identifier(&name.schema);
+            return Err(problem(format!(
+                "this user may not use its schema: GRANT USAGE ON SCHEMA {schema} TO it"
+            )));
+        }
         // Its partitions have rights and policies of their own.
         if !reads || !deletes && !is_partitioned {
             return Err(problem(format!(
@@ -156,6 +168,7 @@ impl PrunedTable {
         Ok(Self {
             name: name.clone(),
             oid,
+            root: row.try_get(6).map_err(&failed)?,
             columns: columns.into_iter().map(|(column, ..)| column).collect(),
             written,
             is_without_zone,
@@ -238,12 +251,12 @@ impl PrunedTable {
         (condition, oldest): (&str, &str),
     ) -> Result<Counted, PruneError> {
         let failed = database(&self.name, "counting the rows");
-        let Self { name, filter, .. } = self;
+        let Self { name, filter, oid, .. } = self;
         let (is_old, is_delivered, is_from_before) =
             (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
         let sql = format!(
             "WITH counted AS (
-                 SELECT CASE WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
+                 SELECT CASE WHEN o.tableoid <> {oid} THEN 2 WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
                              WHEN {is_from_before} THEN 3 WHEN {is_delivered} THEN 0 ELSE 2 END AS kind,
                         pg_catalog.count(*) AS rows, {oldest} AS oldest
                    FROM ONLY {name} AS o WHERE {condition} GROUP BY 1)

@@ -144,6 +144,7 @@ async fn resumed_after_kills(delivery: &'static str) {
     stop(walpost).await;
 }
 
+#[ignore = "long: make long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn existing_rows_are_continued_after_kills_at_least_once() {
     resumed_after_kills("at-least-once").await;

@@ -117,6 +117,7 @@ async fn under_load(major: Major) {
     continues(&walpost, mark, &fixture).await.assert_ok();
 }
 
+#[ignore = "long: make long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_under_load_with_a_synchronized_slot_is_followed_17() {
     under_load(Major::V17).await;
@@ -144,6 +145,7 @@ async fn stale(major: Major) {
     continues(&walpost, mark, &fixture).await.assert_exact();
 }
 
+#[ignore = "long: make long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_whose_copy_is_behind_repeats_nothing_to_a_running_walpost_17() {
     stale(Major::V17).await;

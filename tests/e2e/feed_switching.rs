@@ -89,6 +89,7 @@ async fn catch_up_continues_with_a_slow_kafka() {
     stop(walpost).await;
 }
 
+#[ignore = "long: make long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terminated_catch_up_reads_fall_back_to_streaming() {
     let fixture = Fixture::new().await;
@@ -230,6 +231,7 @@ async fn unmoved_slot_does_not_become_inactive() {
     stop(walpost).await;
 }
 
+#[ignore = "long: make long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn role_timeouts_do_not_end_long_reads() {
     for catch_up in ["auto", "stream"] {

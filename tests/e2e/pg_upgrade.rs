@@ -161,6 +161,7 @@ async fn with_the_slot(mode: &'static str) {
     drop(old);
 }
 
+#[ignore = "long: make long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pg_upgrade_with_the_slot_loses_and_repeats_nothing_at_least_once() {
     with_the_slot(MODES[0]).await;
@@ -227,6 +228,7 @@ async fn begin_anew(fixture: &Fixture) {
     adopt(fixture).await;
 }
 
+#[ignore = "long: make long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pg_upgrade_without_the_slot_loses_and_repeats_nothing_at_least_once() {
     without_the_slot(Major::V14, MODES[0]).await;

@@ -252,3 +252,126 @@ async fn an_archive_that_would_change_or_lose_values_is_refused() {
     assert_eq!(kept.left().await, 0);
     stop(walpost).await;
 }
+
+/// A session that reads no answer keeps nobody from changing the rows that it was to read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prune_that_is_frozen_while_it_reads_rows_locks_none() {
+    let large = insert(600, 5).replace("payload)", "payload, filler)");
+    let large = large.replace("('i', i)", "('i', i), repeat('x', 100000)");
+    let (kept, walpost) = delivered("ALTER TABLE public.outbox ADD filler text", &large).await;
+    let postgres = &kept.fixture.postgres;
+    let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+    let prune = prune.args(["--older-than", "0s", "--archive-command", "cat > /dev/null"]);
+    let prune = prune.env("FAILPOINTS", "prune_reads=sleep(60000)").start();
+    let reads = "SELECT count(*) FROM pg_stat_activity
+                  WHERE application_name = 'walpost prune' AND state = 'idle'
+                    AND query LIKE '%COMMIT%'";
+    eventually(SHORT_TIMEOUT, "it is about to read rows", async || {
+        postgres.query_text(reads).await.as_deref() == Some("1")
+    })
+    .await;
+    postgres.execute("UPDATE public.outbox SET event_type = 'seen'").await;
+    prune.kill9().await;
+    assert_eq!(kept.left().await, 600);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_table_is_tried_and_named() {
+    let (kept, walpost) = delivered("", &insert(30, 5)).await;
+    let other = kept.fixture.postgres.client().await;
+    let lock = "BEGIN; LOCK TABLE public.outbox IN ACCESS EXCLUSIVE MODE";
+    other.batch_execute(lock).await.expect("locked");
+    let (code, said) = kept.prune(&["--older-than", "0s", "--dry-run"]).await;
+    assert!(code == Some(1) && said.contains("locked (pg_blocking_pids)"), "{code:?} {said}");
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(1) && said.contains("other sessions keep"), "{code:?} {said}");
+    other.batch_execute("ROLLBACK").await.expect("unlocked");
+    // Writers of rows are no obstacle, and who makes an index keeps all of them away.
+    let lock = "BEGIN; LOCK TABLE public.outbox IN SHARE MODE";
+    other.batch_execute(lock).await.expect("locked");
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(1) && said.contains("other sessions keep"), "{code:?} {said}");
+    other.batch_execute("ROLLBACK").await.expect("unlocked");
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(0) && kept.left().await == 0, "{code:?} {said}");
+    stop(walpost).await;
+}
+
+/// A column of that name has the name by which the statements call the row.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_with_a_column_o_is_archived_whole() {
+    let prepare = "CREATE TYPE public.pair AS (x integer, y text);
+                   ALTER TABLE public.outbox ADD o public.pair DEFAULT (1, 'a')";
+    let (kept, walpost) = delivered(prepare, &insert(30, 5)).await;
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("archive");
+    let command = format!("cat >> '{}'", file.display());
+    let (code, said) = kept.prune(&["--older-than", "0s", "--archive-command", &command]).await;
+    assert_eq!(code, Some(0), "{said}");
+    let (found, lines) = archived(&file);
+    assert_eq!((found.len(), lines, kept.left().await), (30, 30, 0));
+    stop(walpost).await;
+}
+
+/// The columns are read once, and those that a row is archived with are all that it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_that_are_added_meanwhile_end_the_run() {
+    let archive = "CREATE TABLE public.archive (LIKE public.outbox)";
+    let (kept, walpost) = delivered(archive, &insert(300, 5)).await;
+    let postgres = &kept.fixture.postgres;
+    let start = || {
+        let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+        let prune = prune.args(["--older-than", "0s", "--batch", "50", "--sleep", "1s"]);
+        prune.args(["--archive-to", "public.archive"]).start()
+    };
+    let prune = start();
+    eventually(SHORT_TIMEOUT, "it has archived some", async || kept.left().await < 300).await;
+    let add = "ALTER TABLE public.outbox ADD tenant text NOT NULL DEFAULT 'a';
+               ALTER TABLE public.archive ADD tenant text";
+    postgres.execute(add).await;
+    let (code, said) = ended(&prune).await;
+    assert!(code == Some(1) && said.contains("given other columns"), "{code:?} {said}");
+    let without = "SELECT count(*) FROM public.archive WHERE tenant IS NULL";
+    let before = postgres.query_text(without).await;
+    let prune = start();
+    eventually(SHORT_TIMEOUT, "it has archived more", async || {
+        postgres.query_text("SELECT count(*) FROM public.archive WHERE tenant = 'a'").await
+            != Some("0".to_owned())
+    })
+    .await;
+    // The archive is looked at again each time too.
+    postgres.execute("ALTER TABLE public.archive SET UNLOGGED").await;
+    let (code, said) = ended(&prune).await;
+    assert!(code == Some(78) && said.contains("a crash empties it"), "{code:?} {said}");
+    assert_eq!(postgres.query_text(without).await, before);
+    let all = "SELECT count(*) FROM (SELECT id FROM public.outbox UNION ALL
+                                     SELECT id FROM public.archive) AS rows";
+    assert_eq!(postgres.query_text(all).await.as_deref(), Some("300"));
+    stop(walpost).await;
+}
+
+/// Few rows fit into the pipe, whether or not anybody reads them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_does_not_read_its_rows_has_not_archived_them() {
+    let (kept, walpost) = delivered("", &insert(30, 5)).await;
+    let arguments = ["--older-than", "0s", "--archive-command", "true"];
+    let (code, said) = kept.prune(&arguments).await;
+    assert!(code == Some(1) && said.contains("before it had read every row"), "{code:?} {said}");
+    assert_eq!(kept.left().await, 30);
+    let (code, said) = kept.prune(&["--older-than", "0s", "--archive-command", " "]).await;
+    assert!(code == Some(2) && said.contains("it is empty"), "{code:?} {said}");
+    stop(walpost).await;
+}
+
+/// Rows would be inserted into the outbox again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_above_the_outbox_cannot_be_its_archive() {
+    let prepare = "CREATE TABLE public.history (LIKE public.outbox INCLUDING DEFAULTS) PARTITION BY LIST (event_type);
+                   ALTER TABLE public.history ATTACH PARTITION public.outbox DEFAULT";
+    let (kept, walpost) = delivered(prepare, &insert(30, 5)).await;
+    let (code, said) = kept.prune(&["--older-than", "0s", "--archive-to", "public.history"]).await;
+    assert!(code == Some(78) && said.contains("partitions of one table"), "{code:?} {said}");
+    assert_eq!(kept.left().await, 30);
+    stop(walpost).await;
+}

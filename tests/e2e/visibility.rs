@@ -174,6 +174,7 @@ async fn consumer_finds_the_row_of_each_event() {
     stop(answering.walpost).await;
 }
 
+#[ignore = "long: make long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumer_finds_the_row_of_each_event_of_exactly_once_delivery() {
     let Pair { fixture, standby } = Pair::new(Major::V18).await;

@@ -17,12 +17,14 @@ use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::drop::IS_ANOTHER;
 use super::exclusion;
 use super::periods::{BEGUN, Period, Unmade, ZONE_AHEAD_S, missing, occupied};
 use super::tree::{Kind, PartitionedTable};
 use crate::outbox::TableName;
 use crate::retention::error::{PruneError, database};
 use crate::retention::prune::{LOCK_ATTEMPTS, LOCK_PAUSE, pause};
+use crate::source::said;
 
 /// How long PostgreSQL may read the rows of the default partition, during which it is locked.
 const ATTACH_LIMIT: Duration = Duration::from_secs(1);
@@ -49,14 +51,17 @@ pub(crate) async fn make_ahead(
     is_stopped: &AtomicBool,
 ) -> Result<Vec<Made>, PruneError> {
     let Some(key) = &table.key else { return Ok(Vec::new()) };
-    if !is_dry {
-        exclusion::clean(client, table, wait).await?;
-    }
     if ahead.is_zero() {
         return Ok(Vec::new());
     }
     let mut periods = missing(client, table, key, ahead).await?;
-    let occupied = occupied(client, table, key, &periods).await?;
+    let occupied = match occupied(client, table, key, &periods).await {
+        Err(error) if error.is_locked() => {
+            let first = periods.into_iter().take(1);
+            return Ok(first.map(|one| Made::Not(one.name, Unmade::Locked)).collect());
+        }
+        occupied => occupied?,
+    };
     let mut made = Vec::with_capacity(periods.len());
     let mut number = 0;
     periods.retain(|period| {
@@ -107,7 +112,7 @@ async fn make_all(
             Err(Refused::Begun) => {}
             Err(Refused::Unmade(why)) => {
                 // The others would wait as long.
-                let is_last = matches!(why, Unmade::Locked | Unmade::Slow);
+                let is_last = !matches!(why, Unmade::Occupied | Unmade::NameTaken);
                 made.push(Made::Not(period.name, why));
                 if is_last {
                     break;
@@ -149,12 +154,13 @@ async fn make(
          LOCK TABLE ONLY {parent} IN SHARE UPDATE EXCLUSIVE MODE; {}
          SET LOCAL statement_timeout = {};
          ALTER TABLE {parent} ATTACH PARTITION {name} FOR VALUES FROM ({lower}) TO ({upper});
-         COMMIT",
+         {}; COMMIT",
         wait.as_millis(),
         (wait + ATTACH_LIMIT).as_millis(),
         escape_identifier(owner),
         require_future(table, period),
         ATTACH_LIMIT.as_millis(),
+        require_attached(table, name),
     );
     for attempt in 0..LOCK_ATTEMPTS {
         if attempt > 0 && !pause(LOCK_PAUSE, is_stopped).await {
@@ -172,11 +178,29 @@ async fn make(
             Some(&SqlState::CHECK_VIOLATION) => Unmade::Occupied,
             Some(&SqlState::DUPLICATE_TABLE) => Unmade::NameTaken,
             Some(code) if code.code() == HAS_BEGUN => return Ok(Err(Refused::Begun)),
-            _ => return Err(failed(error)),
+            Some(code) if code.code() == IS_ANOTHER => Unmade::Replaced,
+            Some(&SqlState::UNDEFINED_TABLE) => Unmade::Replaced,
+            Some(_) => Unmade::Refused(said(&error)),
+            None => return Err(failed(error)),
         };
         return Ok(Err(Refused::Unmade(why)));
     }
     Ok(Err(Refused::Unmade(Unmade::Locked)))
+}
+
+/// Undoes the transaction if it has attached the partition to another table than this one, whose schema
+/// was renamed meanwhile.
+fn require_attached(table: &PartitionedTable, name: &TableName) -> String {
+    let body = format!(
+        "BEGIN
+             IF NOT EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = {}
+                               AND inhrelid = pg_catalog.to_regclass({})::pg_catalog.oid)
+             THEN RAISE EXCEPTION 'another table' USING ERRCODE = '{IS_ANOTHER}'; END IF;
+         END",
+        table.oid,
+        escape_literal(&name.to_string()),
+    );
+    format!("DO {}", escape_literal(&body))
 }
 
 /// Locks the default partition, and ends the transaction if a writer may have chosen it for a row of

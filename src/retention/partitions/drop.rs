@@ -17,7 +17,7 @@
 
 use std::time::{Duration, Instant};
 
-use postgres_protocol::escape::escape_identifier;
+use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
@@ -39,6 +39,9 @@ const DROP_LIMIT: Duration = Duration::from_secs(1);
 /// Pages that are read at once: at first, and at most.
 const PAGES_FIRST: u64 = 256;
 const PAGES_MAX: u64 = 32_768;
+
+/// The SQLSTATE with which the transaction ends if a name means another table meanwhile.
+pub(super) const IS_ANOTHER: &str = "WP002";
 
 /// What became of a partition.
 #[derive(Debug)]
@@ -87,7 +90,8 @@ pub(crate) enum Left {
     )]
     OtherOwner(String),
     #[error(
-        "{0} rows were written to it since its rows were archived: the next run archives them too"
+        "{0} rows of it are not archived, since other sessions had them locked, or wrote them meanwhile: \
+         the next run archives them too"
     )]
     Unarchived(u64),
     #[error("PostgreSQL does not drop it: {0}")]
@@ -279,7 +283,8 @@ impl Prune<'_> {
     ) -> Result<Step<()>, PruneError> {
         let failed = database(&partition.name, "locking the partition");
         // Each statement sees what was committed before it began: after the lock, all rows. Nobody
-        // waits for the disk or for standbys while the table is locked.
+        // waits for standbys while the table is locked; PostgreSQL writes the WAL of a transaction that
+        // drops files to the disk, whatever `synchronous_commit` is.
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
              SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {};
@@ -370,10 +375,11 @@ impl Prune<'_> {
             "SAVEPOINT checked; SET LOCAL statement_timeout = {};
              LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE;
              LOCK TABLE ONLY {name} IN ACCESS EXCLUSIVE MODE NOWAIT; {default}
-             SET LOCAL statement_timeout = {}; DROP TABLE {name}; COMMIT",
+             SET LOCAL statement_timeout = {}; DROP TABLE {name}; {}; COMMIT",
             (self.limits.lock + PART_LIMIT).as_millis(),
             table.name,
             DROP_LIMIT.as_millis(),
+            require_gone(partition),
             name = partition.name,
         );
         for attempt in 0..*attempts {
@@ -397,6 +403,18 @@ impl Prune<'_> {
     }
 }
 
+/// Undoes the transaction if it has dropped another table than this partition: a schema can be renamed
+/// whatever locks its tables have, and names mean other tables then.
+fn require_gone(Partition { oid, .. }: &Partition) -> String {
+    let body = format!(
+        "BEGIN
+             IF EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = {oid})
+             THEN RAISE EXCEPTION 'another table' USING ERRCODE = '{IS_ANOTHER}'; END IF;
+         END"
+    );
+    format!("DO {}", escape_literal(&body))
+}
+
 fn is_deletable(counted: &Counted) -> bool {
     let Counted { oldest: _, deletable: _, young, undelivered, before_slot, unpublished } = counted;
     [young, undelivered, before_slot, unpublished].into_iter().all(|rows| *rows == 0)
@@ -411,6 +429,7 @@ fn ended(error: &Error) -> Option<Attempt> {
             | &SqlState::QUERY_CANCELED,
         ) => Some(Attempt::Busy),
         Some(&SqlState::UNDEFINED_TABLE) => Some(Attempt::Done(Fate::Left(Left::Gone))),
+        Some(code) if code.code() == IS_ANOTHER => Some(Attempt::Done(Fate::Left(Left::Gone))),
         Some(&SqlState::DEPENDENT_OBJECTS_STILL_EXIST) => {
             // Names of other objects.
             let detail = error.as_db_error().and_then(|error| error.detail()).unwrap_or_default();

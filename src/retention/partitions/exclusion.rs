@@ -7,8 +7,8 @@
 //! partitions are attached it is dropped.
 //!
 //! While there is the constraint, and not yet the partition, a row of these periods is an error. So
-//! they begin an hour later at the earliest, a constraint that a killed run has left is dropped by the
-//! next one, and a small default partition does without it.
+//! they begin two hours later at the earliest, a constraint that a killed run has left is the first thing
+//! that the next one drops, whatever becomes of that, and a small default partition does without it.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -28,8 +28,17 @@ const NAME: &str = "prune_partitions_ahead";
 /// A default partition of this size is read in some milliseconds.
 const SMALL_BYTES: i64 = 16 << 20;
 
-/// Periods begin later than this: as long a killed run may have no successor.
-const SOONEST: Duration = Duration::from_secs(3_600);
+/// Periods begin later than this: as long a killed run may have no successor. A timer that starts one
+/// every hour may do so some minutes late.
+const SOONEST: Duration = Duration::from_secs(7_200);
+
+const LEFT_BEHIND: &str = "
+    SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text
+      FROM pg_catalog.pg_partitioned_table p
+      JOIN pg_catalog.pg_class c ON c.oid = p.partdefid
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      JOIN pg_catalog.pg_constraint o ON o.conrelid = c.oid
+     WHERE p.partrelid = pg_catalog.to_regclass($1)::pg_catalog.oid AND o.conname::pg_catalog.text = $2";
 
 /// How long validating may take.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -39,15 +48,26 @@ pub(super) struct Exclusion<'a> {
     default: &'a TableName,
 }
 
-/// Drops the constraint that a killed run has left.
-pub(super) async fn clean(
+/// The default partition of a table, if it has the constraint, which a killed run has left: no other
+/// works on the table.
+pub(crate) async fn left_behind(
     client: &Client,
-    table: &PartitionedTable,
+    table: &TableName,
+) -> Result<Option<TableName>, PruneError> {
+    let failed = database(table, "looking at the constraints of its default partition");
+    let row = client.query_opt(LEFT_BEHIND, &[&table.to_string(), &NAME]).await.map_err(&failed)?;
+    let name =
+        |row: tokio_postgres::Row| Ok(TableName { schema: row.try_get(0)?, name: row.try_get(1)? });
+    row.map(name).transpose().map_err(failed)
+}
+
+/// Drops the constraint that a killed run has left.
+pub(crate) async fn clean(
+    client: &Client,
+    default: &TableName,
     wait: Duration,
 ) -> Result<(), PruneError> {
-    let Some(default) = table.default() else { return Ok(()) };
-    let exclusion = Exclusion { default: &default.name };
-    if exclusion.exists(client).await? { exclusion.end(client, wait).await } else { Ok(()) }
+    Exclusion { default }.end(client, wait).await
 }
 
 /// Excludes rows of these periods from a default partition that is not small. Periods that begin too
@@ -126,15 +146,6 @@ impl Exclusion<'_> {
                  DROP CONSTRAINT {NAME}"
             ),
         })
-    }
-
-    async fn exists(&self, client: &Client) -> Result<bool, PruneError> {
-        let failed = database(self.default, "looking at its constraints");
-        let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint
-                                   WHERE conrelid = pg_catalog.to_regclass($1)::pg_catalog.oid
-                                     AND conname::pg_catalog.text = $2)";
-        let row = client.query_one(sql, &[&self.default.to_string(), &NAME]).await;
-        row.and_then(|row| row.try_get(0)).map_err(failed)
     }
 
     /// Runs a statement that locks the default partition for a moment; false: other sessions keep it

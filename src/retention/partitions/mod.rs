@@ -16,4 +16,5 @@ mod tree;
 
 pub(crate) use ahead::{Made, make_ahead};
 pub(crate) use drop::{Fate, Left};
+pub(crate) use exclusion::{clean as clean_up, left_behind};
 pub(crate) use tree::{Manager, Partition, PartitionedTable};

@@ -124,7 +124,7 @@ pub(crate) enum Unmade {
     )]
     Locked,
     #[error(
-        "it begins within an hour, and the default partition is large: its rows come into the default \
+        "it begins within two hours, and the default partition is large: its rows come into the default \
          partition, and are delivered and deleted as others. Run prune more often, or with longer \
          --partitions-ahead"
     )]
@@ -135,6 +135,10 @@ pub(crate) enum Unmade {
     Slow,
     #[error("a relation with its name exists: rename it")]
     NameTaken,
+    #[error("the table, or its default partition, was replaced by another one meanwhile")]
+    Replaced,
+    #[error("PostgreSQL does not make it: {0}")]
+    Refused(String),
 }
 
 /// A period without a partition.

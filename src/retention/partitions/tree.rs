@@ -328,7 +328,8 @@ impl PartitionedTable {
         })
     }
 
-    /// The rows of the default partition, with the times of the first and the last one.
+    /// The rows of the default partition, with the times of the first and the last one; not if it is
+    /// locked.
     pub(crate) async fn default_rows(
         &self,
         client: &Client,
@@ -344,7 +345,10 @@ impl PartitionedTable {
                     pg_catalog.max(o.{column})::pg_catalog.text FROM {} AS o",
             partition.name
         );
-        let row = client.query_one(&sql, &[]).await.map_err(&failed)?;
+        let row = match client.query_one(&sql, &[]).await.map_err(&failed) {
+            Err(error) if error.is_locked() => return Ok(None),
+            row => row?,
+        };
         let read = (row.try_get(0), row.try_get(1), row.try_get(2));
         let (rows, first, last): (i64, Option<String>, Option<String>) =
             (read.0.map_err(&failed)?, read.1.map_err(&failed)?, read.2.map_err(&failed)?);

@@ -177,3 +177,60 @@ async fn a_frozen_prune_blocks_only_writers_of_the_old_partition_and_not_for_lon
     parts.is_exact().await;
     stop(walpost).await;
 }
+
+/// Who detaches a partition wants to keep it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_a_partition_that_is_detached_meanwhile_are_kept() {
+    let parts = Parts::with_periods(3_600, 2, "at-least-once").await;
+    let walpost = parts.kept.run().await;
+    let first = parts.insert(300).await;
+    parts.kept.delivered().await;
+    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = prune.args(["--older-than", "0s", "--partitions-ahead", "0s", "--delete-rows"]);
+    let prune = prune.args(["--batch", "50", "--sleep", "1s"]).start();
+    eventually(SHORT_TIMEOUT, "it has deleted some", async || parts.kept.left().await < 300).await;
+    parts
+        .postgres()
+        .execute(&format!("ALTER TABLE public.outbox DETACH PARTITION public.{first}"))
+        .await;
+    let left = async || {
+        let query = format!("SELECT count(*) FROM public.{first}");
+        parts.postgres().query_text(&query).await
+    };
+    let before = left().await;
+    let (code, said) = ended(&prune).await;
+    assert!(code == Some(1) && said.contains("it was detached"), "{code:?} {said}");
+    assert!(left().await == before && before.as_deref() != Some("0"), "{before:?} {said}");
+    stop(walpost).await;
+}
+
+/// A schema can be renamed whatever locks its tables have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_gets_the_name_meanwhile_is_not_dropped() {
+    let (parts, walpost, first) = Parts::with_an_old_one().await;
+    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = prune.args(["--older-than", "0s", "--partitions-ahead", "0s"]);
+    let prune = prune.env("FAILPOINTS", "partition_checked=sleep(2500)").start();
+    let checked = "SELECT count(*) FROM pg_stat_activity
+                    WHERE application_name = 'walpost prune' AND state = 'idle in transaction'
+                      AND query LIKE 'WITH counted%'";
+    eventually(SHORT_TIMEOUT, "the partition is checked", async || {
+        parts.postgres().query_text(checked).await.as_deref() == Some("1")
+    })
+    .await;
+    let swap = format!(
+        "ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public;
+         CREATE TABLE public.outbox (LIKE old.outbox) PARTITION BY RANGE (created_at);
+         CREATE TABLE public.{first} PARTITION OF public.outbox DEFAULT;
+         CREATE TABLE public.outbox_default (); INSERT INTO public.outbox TABLE old.{first}"
+    );
+    parts.postgres().execute(&swap).await;
+    let (_, said) = ended(&prune).await;
+    let said = format!("{} {said}", prune.stdout().join("\n"));
+    assert!(said.contains("it was detached or dropped meanwhile"), "{said}");
+    let both = format!(
+        "SELECT (SELECT count(*) FROM old.{first}) || ' ' || (SELECT count(*) FROM public.{first})"
+    );
+    assert_eq!(parts.postgres().query_text(&both).await.as_deref(), Some("20 20"), "{said}");
+    walpost.kill9().await;
+}

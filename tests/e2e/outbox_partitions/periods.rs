@@ -233,7 +233,7 @@ async fn a_large_default_partition_is_read_once_for_all_partitions() {
     parts.kept.delivered().await;
     let constraint = "SELECT count(*) FROM pg_constraint WHERE conname = 'prune_partitions_ahead'";
     // Killed while rows of the time to come are refused.
-    let ahead = ["--partitions-ahead", "3h"];
+    let ahead = ["--partitions-ahead", "5h"];
     let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
     let prune = prune.args(["--older-than", "0s"]).args(ahead);
     let prune = prune.env("FAILPOINTS", "default_excluded=return").start();
@@ -242,10 +242,10 @@ async fn a_large_default_partition_is_read_once_for_all_partitions() {
     assert_eq!(postgres.query_text(constraint).await.as_deref(), Some("1"));
     let client = postgres.client().await;
     let later = insert(1, 1).replace("payload)", "payload, created_at)");
-    let later = later.replace("('i', i)", "('i', i), now() + interval '2 h'");
+    let later = later.replace("('i', i)", "('i', i), now() + interval '150 min'");
     client.batch_execute(&later).await.expect_err("the constraint refuses it");
     // Soon is early enough for another run.
-    let soon = later.replace("2 h", "59 min");
+    let soon = later.replace("150 min", "119 min");
     client.batch_execute(&format!("BEGIN; {soon}; ROLLBACK")).await.expect("it is not refused");
     let other = postgres.client().await;
     let lock = "BEGIN; LOCK TABLE public.outbox_default IN ROW EXCLUSIVE MODE";
@@ -253,6 +253,12 @@ async fn a_large_default_partition_is_read_once_for_all_partitions() {
     let (code, said) = parts.prune(&ahead).await;
     assert!(code == Some(1) && said.contains("DROP CONSTRAINT"), "{code:?} {said}");
     other.batch_execute("ROLLBACK").await.expect("unlocked");
+    let (code, said) = parts.prune(&[&ahead[..], &["--dry-run"]].concat()).await;
+    assert!(code == Some(0) && said.contains("rows of the periods to come are refused"), "{said}");
+    // Whatever ends the next run.
+    let (code, said) = parts.prune(&["--ignore-slot", "unknown"]).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert_eq!(postgres.query_text(constraint).await.as_deref(), Some("0"), "{said}");
     parts.insert(1).await;
     let scans = "SELECT seq_scan::int4 FROM pg_stat_all_tables WHERE relname = 'outbox_default'";
     let scans = async || {
@@ -263,8 +269,8 @@ async fn a_large_default_partition_is_read_once_for_all_partitions() {
     let (code, said) = parts.prune(&ahead).await;
     assert_eq!(code, Some(1), "{said}");
     let made = said.matches("partition made").count();
-    let soon = said.matches("partition not made: it begins within an hour").count();
-    assert!(made >= 11 && (4..=6).contains(&soon), "{said}");
+    let soon = said.matches("partition not made: it begins within two hours").count();
+    assert!(made >= 17 && (10..=12).contains(&soon), "{said}");
     assert_eq!(postgres.query_text(constraint).await.as_deref(), Some("0"));
     // To find rows of the periods, to validate the constraint, to count the rows, and for the oldest.
     let found = eventually(SHORT_TIMEOUT, "the server has counted", async || {

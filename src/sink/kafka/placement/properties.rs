@@ -320,7 +320,7 @@ impl World {
 fn order_per_partition_is_kept_over_several_producers_and_nothing_overtakes_a_refused_record() {
     let cases = (1..8_u32, 1..4_u32, any::<bool>(), steps());
     let name = "order_per_partition_is_kept_over_several_producers";
-    property::holds(name, 20_000, &cases, |(producers, brokers, looked_up, steps)| {
+    property::holds(name, 5000, &cases, |(producers, brokers, looked_up, steps)| {
         let mut world = World::new(producers, brokers, looked_up);
         for step in steps {
             world.step(step);
