@@ -32,12 +32,16 @@ help: ## List the targets
 
 ##@ Try it
 
+# The destination of the demo and of the soak: kafka, redis, nats or http.
+SINK ?= kafka
+
 # Ends by itself, a minute after the build. With DEMO=stay it runs until Ctrl-C.
-demo: ## Run the demo: publish orders, kill walpost, check what arrived (DEMO=stay: keep it running)
-	@tests/bed/setup.sh demo
+demo: ## Run the demo: publish orders, kill walpost, check what arrived (DEMO=stay: keep it running, SINK=redis, nats or http)
+	@tests/bed/setup.sh demo $(SINK)
 	@echo "Building walpost with optimisation: several minutes the first time."
-	@cargo build --release $(PROGRAM) --bin walpost --bin demo
-	@"$${CARGO_TARGET_DIR:-target}/release/demo" $(DEMO)
+	@cargo build --release $(PROGRAM) --bin walpost --bin demo --bin http_receiver \
+	  $(if $(filter-out kafka,$(SINK)),--features $(SINK))
+	@WALPOST_DEMO_SINK=$(SINK) "$${CARGO_TARGET_DIR:-target}/release/demo" $(DEMO)
 
 demo-compose: ## Run the Docker Compose stack with Prometheus and Grafana until Ctrl-C
 	@docker compose version >/dev/null 2>&1 || \
@@ -77,11 +81,13 @@ features: setup ## Check the Rust client with each of its features alone
 faults: setup ## Inject every fault of docs/faults.md (FAULTS=broker: only names that contain it)
 	cargo test $(PROGRAM) --features $(FEATURES) --test faults -- --include-ignored $(FAULTS)
 
-# The tests that are marked `#[ignore = "long: make long"]`, each about a minute. The long faults
-# are part of `make faults`.
-long: setup ## Run the long end-to-end and security tests, which `make test` leaves out
+# The tests that are marked `#[ignore = "long: make long"]`, each about a minute, and three outages of
+# a destination, each of OUTAGE seconds. The long faults are part of `make faults`.
+OUTAGE ?= 600
+long: setup ## Run the long end-to-end and security tests, which `make test` leaves out (OUTAGE=600)
 	@tests/bed/setup.sh long
-	cargo test $(PROGRAM) --features $(FEATURES) --test e2e --test security -- --ignored
+	WALPOST_OUTAGE_SECONDS=$(OUTAGE) cargo test $(PROGRAM) --features $(FEATURES) \
+	  --test e2e --test security --test redis --test nats --test http -- --ignored
 
 # Built with optimisation, which takes longer than the schedules of `make test`. A failing schedule
 # or case prints the command that replays it.
@@ -92,14 +98,15 @@ simulate: setup ## Simulate random failures of PostgreSQL and Kafka (SCHEDULES=1
 	WALPOST_SCHEDULES=$(SCHEDULES) $(OPTIMISED) --test simulation
 	WALPOST_CASES=30000 $(OPTIMISED) --lib -- properties
 
-# Takes seconds per kill. The oracle checks the delivered records after each one.
+# Takes seconds per kill. The oracle checks the delivered records after each one. DELIVERY and
+# PRODUCERS are for Kafka.
 KILLS ?= 25
 DELIVERY ?= at-least-once
 PRODUCERS ?=
-soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, DELIVERY=exactly-once, PRODUCERS=3)
+soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, SINK=redis, nats or http, DELIVERY=exactly-once, PRODUCERS=3)
 	@# Builds the binaries the way the tests do, so that `make test` shares them.
 	cargo test $(PROGRAM) --features $(FEATURES) --test faults --test program --no-run
-	WALPOST_SOAK_DELIVERY=$(DELIVERY) WALPOST_SOAK_PRODUCERS=$(PRODUCERS) \
+	WALPOST_SOAK_SINK=$(SINK) WALPOST_SOAK_DELIVERY=$(DELIVERY) WALPOST_SOAK_PRODUCERS=$(PRODUCERS) \
 	  "$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
 
 # SECONDS is for all targets together. Prints one line per target and fails on a finding.

@@ -36,10 +36,11 @@ use super::publication_fingerprint::PublicationFingerprint;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 
-/// Minimum time between two reads: absolute, and as a multiple of the last read's duration, which
-/// is long with thousands of partitions. It delays a confirmation by half of it on average, so a
-/// killed walpost repeats that much more. For a plain table a read costs the server 0.1 ms, so at
-/// most a thousandth of a core.
+/// Minimum time between two reads: absolute, and as a multiple of a read's duration, which is long
+/// with thousands of partitions. It is that of the shorter one of the last two reads: a single slow
+/// one, during which the server was frozen or the connection dead, says nothing about the next. It
+/// delays a confirmation by half of it on average, so a killed walpost repeats that much more. For a
+/// plain table a read costs the server 0.1 ms, so at most a thousandth of a core.
 const READ_INTERVAL: Duration = Duration::from_millis(100);
 const READ_DURATIONS: u32 = 10;
 
@@ -288,13 +289,15 @@ impl PublicationGuard {
         let task = tokio::spawn(async move {
             let mut verified = start;
             let mut unsettled = Unsettled::default();
+            let mut took_before = Duration::ZERO;
             loop {
                 let rising = wants.wait_for(|wanted| *wanted > verified);
                 let _ = timeout(IDLE_INTERVAL, rising).await;
                 let wanted = *wants.borrow_and_update();
                 let began = Instant::now();
                 let answer = mine.check(verified).await;
-                let rest = began + READ_INTERVAL.max(began.elapsed() * READ_DURATIONS);
+                let took = began.elapsed();
+                let rest = began + rest([std::mem::replace(&mut took_before, took), took]);
                 match answer {
                     Ok(true) => {
                         verified = wanted;
@@ -349,6 +352,11 @@ impl PublicationGuard {
     }
 }
 
+/// The time from the beginning of a read to the next one, by what the last two took.
+fn rest(took: [Duration; 2]) -> Duration {
+    READ_INTERVAL.max(took[0].min(took[1]) * READ_DURATIONS)
+}
+
 /// Since when reads are inconclusive, and whether that was logged.
 #[derive(Default)]
 struct Unsettled {
@@ -394,5 +402,19 @@ impl CatalogChecker {
             return Err(SourceError::Lost("the server is no longer a standby".to_owned()));
         }
         Ok(check.settled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_slow_read_does_not_delay_the_next_one() {
+        let [quick, slow] = [Duration::from_millis(1), Duration::from_secs(4)];
+        assert_eq!(rest([quick, quick]), READ_INTERVAL);
+        assert_eq!(rest([quick, slow]), READ_INTERVAL);
+        assert_eq!(rest([slow, quick]), READ_INTERVAL);
+        assert_eq!(rest([slow, slow]), slow * READ_DURATIONS);
     }
 }

@@ -2,7 +2,8 @@
 # Installs what building and testing walpost need on Debian and its kin.
 # Does nothing where all is there. Servers beyond the system's own PostgreSQL
 # are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
-# no npm, and no Java where it cannot be had, since the demo knows another way;
+# no npm, and no Java where it cannot be had, since the demo knows another way; `setup.sh demo redis`,
+# `demo nats` and `demo http` for what these destinations need instead of Java;
 # `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
 # `setup.sh writers` for what the writers of docs/writing-events.md are written in;
 # `setup.sh other-kafka` for Go, which builds the other brokers;
@@ -40,7 +41,11 @@ if [ "${1:-}" != demo ]; then
     # A test of walpost check puts one between walpost and the server.
     [ -x /usr/sbin/pgbouncer ] || need pgbouncer
     has redis-server || need redis-server
-elif [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
+elif [ "${2:-kafka}" = redis ]; then
+    has redis-server || need redis-server
+elif [ "${2:-kafka}" = nats ]; then
+    python3 -m pip --version >/dev/null 2>&1 || need python3-pip
+elif [ "${2:-kafka}" = kafka ] && [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
     has java || optional="$optional default-jdk-headless"
     has mvn || optional="$optional maven"
 fi

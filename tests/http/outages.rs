@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use walpost_bed::eventually;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 use walpost_bed::writer::Writer;
+use walpost_bed::{eventually, long_outage};
 
 use super::fixture::HttpFixture;
 use super::receiver::Answer;
@@ -42,6 +42,17 @@ async fn outage_keeps_session_position_and_memory() {
     walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
     assert_eq!(fixture.inner.walsender().await, walsender, "the same session");
     stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
+async fn outage_of_ten_minutes_under_load_loses_nothing() {
+    let fixture = HttpFixture::new().await;
+    let receiver = &fixture.receiver;
+    let outage =
+        long_outage(&fixture, async || receiver.stop().await, async || receiver.start_again())
+            .await;
+    fixture.judge_with(&outage.rolled_back).await.assert_ok();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

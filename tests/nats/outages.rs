@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Nats, Proxy, eventually};
+use walpost_bed::{Nats, Proxy, eventually, long_outage};
 
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
 
@@ -45,6 +45,16 @@ async fn outage_keeps_session_position_and_memory() {
     fixture.assert_exact().await;
     walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
     stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
+async fn outage_of_ten_minutes_under_load_loses_and_repeats_nothing() {
+    let fixture = NatsFixture::new().await;
+    let (begin, end) =
+        (async || fixture.nats.kill9().await, async || fixture.nats.start_again().await);
+    let outage = long_outage(&fixture, begin, end).await;
+    fixture.judge_with(&outage.rolled_back).await.assert_exact();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Proxy, Redis, eventually};
+use walpost_bed::{Proxy, Redis, eventually, long_outage};
 
 use super::fixture::{RedisFixture, STREAM};
 
@@ -46,6 +46,16 @@ async fn outage_keeps_session_position_and_memory() {
     walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
     assert!(walsender.is_some());
     stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
+async fn outage_of_ten_minutes_under_load_loses_and_repeats_nothing() {
+    let fixture = RedisFixture::new().await;
+    let (begin, end) =
+        (async || fixture.redis.kill9().await, async || fixture.redis.start_again().await);
+    let outage = long_outage(&fixture, begin, end).await;
+    fixture.judge_with(&outage.rolled_back).await.assert_exact();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

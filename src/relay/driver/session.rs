@@ -81,6 +81,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let OpenError { error, announcement } = match opened {
                 Ok(mut session) => 'session: {
                     let after_another = standby.is_after_another();
+                    // It may wait for the state for as long as the destination is away.
+                    if self.session.last.is_some() {
+                        self.diagnostics.stats.session_began(&session);
+                    }
                     match self.open_state(&mut session, after_another).await? {
                         StateOpened::Ready => {}
                         StateOpened::Stopped => return Ok(Opened::Stopped),

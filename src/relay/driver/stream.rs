@@ -202,7 +202,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         session.wanted_switch().filter(|switch| can_write || *switch != SwitchFeed::Drained)
     }
 
-    fn measure(&mut self, session: &mut P::Feed) {
+    /// Updates the metrics that the session has, among them those of the slot.
+    pub(super) fn measure(&mut self, session: &mut P::Feed) {
         self.diagnostics.stats.session_bytes(session.received_bytes());
         self.diagnostics.stats.visibility_waits(session.visibility_waits());
         if let Some(sizes) = session.outbox_sizes() {

@@ -25,10 +25,15 @@ pub const AGREES: &str = "the slot's position agrees with the state topic";
 
 /// The program under test: the one that was built with the test that runs.
 pub fn program() -> PathBuf {
+    sibling_program("walpost")
+}
+
+/// The program of that name that was built with the test that runs.
+pub(crate) fn sibling_program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own file");
-    let mut directories = test.ancestors().skip(1).map(|directory| directory.join("walpost"));
+    let mut directories = test.ancestors().skip(1).map(|directory| directory.join(name));
     let program = directories.find(|program| program.is_file());
-    program.unwrap_or_else(|| panic!("no walpost next to {}", test.display()))
+    program.unwrap_or_else(|| panic!("no {name} next to {}", test.display()))
 }
 
 /// The default outbox with its servers.

@@ -25,6 +25,14 @@ pub(crate) async fn request(
     serde_json::from_str(body).map_err(|error| format!("{method} {path}: {error}: {body}"))
 }
 
+/// The status and the body of what is there.
+pub(crate) async fn text(port: u16, path: &str) -> Result<(u16, String), String> {
+    let answer = exchange(port, "GET", path, "").await.map_err(|error| error.to_string())?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok());
+    Ok((status.ok_or_else(|| format!("{path}: {head}"))?, body.to_owned()))
+}
+
 async fn exchange(port: u16, method: &str, path: &str, body: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     let request = format!(

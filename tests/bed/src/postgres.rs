@@ -26,7 +26,7 @@ use crate::error::{BedError, Doing};
 use crate::eventually::within;
 use crate::os_account::OsAccount;
 use crate::port::Port;
-use crate::server::{Server, signal};
+use crate::server::{Server, children_of, signal};
 
 use install::install_tools;
 pub(crate) use install::{install, of_the_system};
@@ -384,6 +384,23 @@ impl Postgres {
     /// Kills the postmaster and all its children with SIGKILL; returns once they have exited.
     pub async fn kill9(&self) {
         self.server.kill_all().await;
+    }
+
+    /// Freezes all its processes (SIGSTOP): connections stay open and nothing answers.
+    pub fn pause(&self) {
+        // The postmaster first, so that it starts no others.
+        self.server.signal(Signal::STOP);
+        for pid in self.pid().into_iter().flat_map(children_of) {
+            signal(pid, Signal::STOP);
+        }
+    }
+
+    /// Thaws them.
+    pub fn resume(&self) {
+        for pid in self.pid().into_iter().flat_map(children_of) {
+            signal(pid, Signal::CONT);
+        }
+        self.server.signal(Signal::CONT);
     }
 
     /// Stops its background writer with SIGSTOP, until the server ends.

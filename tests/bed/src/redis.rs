@@ -10,6 +10,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
 use rustix::process::Signal;
+use tokio::sync::mpsc;
 
 use crate::ca::{CertificateAuthority, KeyPair};
 use crate::consumer::Consumed;
@@ -118,6 +119,13 @@ impl Redis {
         self.server.kill_all().await;
     }
 
+    /// Asks it to stop (SIGTERM); whether it had stopped within the deadline.
+    pub async fn stop(&self, deadline: Duration) -> bool {
+        self.server.signal(Signal::TERM);
+        self.server.ended(deadline).await;
+        self.pid().is_none()
+    }
+
     /// Freezes it (SIGSTOP): connections stay open and nothing answers.
     pub fn pause(&self) {
         self.server.signal(Signal::STOP);
@@ -192,10 +200,17 @@ impl Redis {
     }
 
     async fn try_client(&self) -> redis::RedisResult<MultiplexedConnection> {
+        self.client_with(Some(Duration::from_secs(30))).await
+    }
+
+    /// A client that waits so long for an answer.
+    async fn client_with(
+        &self,
+        patience: Option<Duration>,
+    ) -> redis::RedisResult<MultiplexedConnection> {
         let port = if self.builder.tls.is_some() { &self.plain } else { &self.port };
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", port.number()))?;
-        let config =
-            redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(30)));
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(patience);
         client.get_multiplexed_async_connection_with_config(&config).await
     }
 
@@ -221,8 +236,13 @@ impl Redis {
 
     /// All entries of a stream, as a consumer reads them.
     pub async fn entries(&self, stream: &str) -> Vec<Entry> {
+        self.entries_after(stream, "0-0").await
+    }
+
+    /// The same behind this id.
+    pub async fn entries_after(&self, stream: &str, id: &str) -> Vec<Entry> {
         let mut client = self.try_client().await.expect("Redis answers");
-        let (mut entries, mut after) = (Vec::new(), "0-0".to_owned());
+        let (mut entries, mut after) = (Vec::new(), id.to_owned());
         loop {
             let mut read = redis::cmd("XREAD");
             read.arg("COUNT").arg(CHUNK).arg("STREAMS").arg(stream).arg(&after);
@@ -236,8 +256,44 @@ impl Redis {
 
     /// The same, as records.
     pub async fn records(&self, stream: &str) -> Vec<Consumed> {
-        let entries = self.entries(stream).await;
+        self.records_after(stream, "0-0").await
+    }
+
+    /// Those behind this id.
+    pub async fn records_after(&self, stream: &str, id: &str) -> Vec<Consumed> {
+        let entries = self.entries_after(stream, id).await;
         (0..).zip(entries).map(|(offset, entry)| record(offset, entry)).collect()
+    }
+
+    /// The id of the last entry of a stream.
+    pub async fn last_id(&self, stream: &str) -> Option<String> {
+        let last: Vec<(String, Value)> =
+            self.command(&format!("XREVRANGE {stream} + - COUNT 1")).await;
+        last.into_iter().next().map(|(id, _)| id)
+    }
+
+    /// The records of a stream from its beginning, as they come, until Redis ends.
+    pub async fn follow(&self, stream: &str) -> mpsc::UnboundedReceiver<Consumed> {
+        let mut client = self.client_with(None).await.expect("Redis answers");
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let stream = stream.to_owned();
+        tokio::spawn(async move {
+            let mut after = "0-0".to_owned();
+            for offset in 0.. {
+                let mut read = redis::cmd("XREAD");
+                // One at a time, so that each is counted.
+                read.arg("COUNT").arg(1).arg("BLOCK").arg(0).arg("STREAMS").arg(&stream);
+                let Ok(answer) = read.arg(&after).query_async::<Value>(&mut client).await else {
+                    return;
+                };
+                let Some(entry) = entries_of(answer).pop() else { return };
+                after.clone_from(&entry.id);
+                if sender.send(record(offset, entry)).is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
     }
 }
 

@@ -27,6 +27,42 @@ fn demo_succeeds_and_shows_rollbacks_and_duplicates() {
     assert_eq!(err, "");
 }
 
+/// The demo with another destination than Kafka; what it printed.
+fn demo_to(sink: &str) -> String {
+    let demo = env!("CARGO_BIN_EXE_demo");
+    let done = Command::new(demo).env("WALPOST_DEMO_SINK", sink).output().unwrap();
+    let (out, err) =
+        (String::from_utf8(done.stdout).unwrap(), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "built with all features? {out}\n{err}");
+    let expected = "229 events committed, all delivered, in order for each key";
+    assert!(out.contains(expected), "{expected:?} in:\n{out}");
+    out
+}
+
+#[test]
+fn kill_repeats_nothing_in_the_streams_of_redis_and_nats() {
+    for (sink, origin) in [("redis", "from Redis"), ("nats", "from NATS")] {
+        let out = demo_to(sink);
+        let expected = "    0 records more than events: the kill repeats nothing in the stream";
+        assert!(out.contains(expected) && out.contains(origin), "{out}");
+    }
+}
+
+#[test]
+fn demo_delivers_to_an_http_endpoint_too() {
+    let out = demo_to("http");
+    assert!(out.contains("with the same id (at least once)"), "{out}");
+}
+
+#[test]
+fn unknown_destination_of_the_demo_is_rejected_in_one_line() {
+    let demo = env!("CARGO_BIN_EXE_demo");
+    let done = Command::new(demo).env("WALPOST_DEMO_SINK", "fax").output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(err.starts_with("demo: WALPOST_DEMO_SINK") && err.lines().count() == 1, "{err}");
+}
+
 #[test]
 fn invalid_demo_argument_is_rejected_in_one_line() {
     let done = Command::new(env!("CARGO_BIN_EXE_demo")).arg("dance").output().unwrap();

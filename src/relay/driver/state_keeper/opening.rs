@@ -7,6 +7,7 @@ use crate::lsn::Lsn;
 use crate::position::EventPosition;
 use crate::relay::driver::Relay;
 use crate::relay::run_result::RelayError;
+use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::{AckedPosition, Feed, SlotError, Source, SourceError};
 use crate::state::{State, StateEvent, StateFailure, StateKey, unix_ms};
@@ -236,12 +237,14 @@ impl<P: Source, S: Sink> Relay<P, S> {
         loop {
             keeper.begin_to_open();
             let event = loop {
+                self.measure(session);
                 // Without its session this instance must not fence the one that has the slot now.
                 let waited = async {
                     tokio::select! {
                         biased;
                         ended = session.next(false) => ended.map(drop),
                         () = keeper.wait() => Ok(()),
+                        () = sleep(HEARTBEAT) => Ok(()),
                     }
                 };
                 match self.settle_during(waited).await? {

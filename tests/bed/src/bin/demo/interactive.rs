@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::DemoError;
-use crate::services::{Services, TOPIC};
+use crate::services::Services;
 use crate::terminal::Terminal;
 
 const LOOK: Duration = Duration::from_millis(50);
@@ -75,8 +75,5 @@ fn run(terminal: &Terminal, services: &Services) {
         "kill -9 {pid}    (walpost; its log: {})",
         services.walpost().log_path().display()
     ));
-    terminal.say(&format!(
-        "bootstrap servers for your own consumer: {}, topic {TOPIC}",
-        services.bootstrap()
-    ));
+    terminal.say(&format!("for your own consumer: {}", services.for_consumers()));
 }

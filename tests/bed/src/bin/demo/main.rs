@@ -1,9 +1,9 @@
 //! The demo behind `make demo`: a shop with an outbox, the walpost binary, and a consumer that
 //! reads everything back.
 //!
-//! It starts its own PostgreSQL and Kafka, kills walpost in the middle, verifies what was
-//! delivered, and exits; with `stay` it keeps running until Ctrl-C. It is not a benchmark: servers,
-//! shop and consumer share one machine.
+//! It starts its own PostgreSQL and Kafka, or with `WALPOST_DEMO_SINK` set Redis, NATS or an HTTP
+//! receiver, kills walpost in the middle, verifies what was delivered, and exits; with `stay` it
+//! keeps running until Ctrl-C. It is not a benchmark: servers, shop and consumer share one machine.
 
 mod consumer;
 mod interactive;
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use services::Services;
 use terminal::Terminal;
+use walpost_bed::Destination;
 
 /// Whatever keeps the demonstration from going on; one line.
 type DemoError = Box<dyn Error>;
@@ -37,7 +38,14 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match show(stays).await {
+    let sink = std::env::var("WALPOST_DEMO_SINK").unwrap_or_default();
+    let known = Destination::KINDS.into_iter().find(|kind| *kind == sink);
+    if known.is_none() && !["", "kafka"].contains(&sink.as_str()) {
+        let kinds = Destination::KINDS;
+        eprintln!("demo: WALPOST_DEMO_SINK is neither kafka nor one of {kinds:?}");
+        return ExitCode::from(2);
+    }
+    match show(stays, known).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
             eprintln!("demo: {}", fault.to_string().trim_end().replace('\n', " | "));
@@ -46,10 +54,10 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn show(stays: bool) -> Result<(), DemoError> {
-    let terminal = Terminal::of_stdout();
+async fn show(stays: bool, sink: Option<&'static str>) -> Result<(), DemoError> {
+    let terminal = Terminal::of_stdout(sink);
     let cache = walpost_bed::cache_directory()?;
-    let mut services = Services::set(&terminal).await?;
+    let mut services = Services::set(&terminal, sink).await?;
     let played = tokio::time::timeout(SCENARIO_TIMEOUT, scenario::run(&terminal, &mut services));
     played
         .await

@@ -1,11 +1,15 @@
-//! The services of the demo: PostgreSQL, Kafka or a mock of it, walpost and the consumer.
+//! The services of the demo: PostgreSQL, Kafka or a mock of it or another destination, walpost and
+//! the consumer.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
-use walpost_bed::{BedError, Kafka, Major, Postgres, Walpost};
+use walpost_bed::{
+    BedError, Consumed, Destination, Kafka, Major, Postgres, ReadPosition, Walpost, WalpostBuilder,
+    read_all,
+};
 
 use crate::DemoError;
 use crate::consumer::Consumer;
@@ -13,16 +17,17 @@ use crate::shop::SCHEMA;
 use crate::terminal::Terminal;
 
 /// The topic that the orders' events go to, by walpost's default template.
-pub(crate) const TOPIC: &str = "outbox.event.order";
+const TOPIC: &str = "outbox.event.order";
 const PARTITIONS: i32 = 3;
 /// For what takes a moment on a busy machine.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Brokers, real or not.
+/// Brokers, real or not, or another destination.
 enum Brokers {
     Real(Kafka),
     /// librdkafka's own, in this process.
     Mock(MockCluster<'static, DefaultProducerContext>),
+    Other(Destination),
 }
 
 /// All running services.
@@ -35,8 +40,11 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Starts all services, and prints that.
-    pub(crate) async fn set(terminal: &Terminal) -> Result<Self, DemoError> {
+    /// Starts all services, and prints that. The destination is Kafka unless another kind is named.
+    pub(crate) async fn set(
+        terminal: &Terminal,
+        sink: Option<&'static str>,
+    ) -> Result<Self, DemoError> {
         let program = std::env::current_exe()?.with_file_name("walpost");
         if !program.exists() {
             return Err(format!("{} is missing: run `make demo`", program.display()).into());
@@ -46,21 +54,23 @@ impl Services {
         // As in production: a commit is on disk before it is one.
         let postgres = Postgres::builder(major).setting("fsync", "on").try_start().await?;
         terminal.say(&format!("PostgreSQL {} is up: {}", major.number(), postgres.url()));
-        let brokers = brokers(terminal).await?;
+        let brokers = match sink {
+            None => brokers(terminal).await?,
+            Some(kind) => other(kind, terminal).await?,
+        };
         postgres.execute(SCHEMA).await;
         terminal.say("created the shop's tables: orders, order_items");
-        terminal.say("walpost init --apply:");
-        let init =
-            Walpost::builder(&program).args(["init", "--apply", "--source", &postgres.url()]);
-        let init = init.try_start()?;
-        let status = init.wait(SHORT_TIMEOUT).await.ok_or("walpost init does not exit")?;
-        if !status.success() {
-            return Err(format!("walpost init failed: {}", init.stderr().join(" ")).into());
+        let setup = if brokers.have_position() { &["init", "adopt"][..] } else { &["init"] };
+        for name in setup {
+            terminal.say(&format!("walpost {name} --apply:"));
+            let command = Walpost::builder(&program).args([name, "--apply"]);
+            let command = brokers.arguments(command.args(["--source", &postgres.url()]));
+            applied(name, &command.try_start()?, terminal).await?;
         }
-        for line in init.stdout() {
-            terminal.note(&format!("  {line}"));
-        }
-        let consumer = Consumer::start(&brokers.bootstrap(), TOPIC);
+        let consumer = match &brokers {
+            Brokers::Other(destination) => Consumer::of(destination).await,
+            _ => Consumer::start(&brokers.address(), TOPIC),
+        };
         let walpost = run(&program, &postgres, &brokers)?;
         let services = Self { postgres, brokers, program, walpost, consumer };
         services.streaming().await;
@@ -69,9 +79,29 @@ impl Services {
         Ok(services)
     }
 
-    /// The brokers' address.
-    pub(crate) fn bootstrap(&self) -> String {
-        self.brokers.bootstrap()
+    /// What a consumer needs to know.
+    pub(crate) fn for_consumers(&self) -> String {
+        let address = self.brokers.address();
+        match &self.brokers {
+            Brokers::Other(Destination::Http(_)) => "your HTTP server, at http.url".to_owned(),
+            Brokers::Other(_) => format!("{address}, stream outbox"),
+            _ => format!("bootstrap servers {address}, topic {TOPIC}"),
+        }
+    }
+
+    /// Everything that was delivered, as a consumer reads it.
+    pub(crate) async fn records(&self) -> Vec<Consumed> {
+        match &self.brokers {
+            Brokers::Other(destination) => {
+                destination.records_after(&ReadPosition::default()).await
+            }
+            _ => read_all(&self.brokers.address(), TOPIC).await,
+        }
+    }
+
+    /// Whether nothing may be there twice.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.brokers.have_position()
     }
 
     /// The running walpost, or the one that ended last.
@@ -106,20 +136,57 @@ impl Services {
 }
 
 impl Brokers {
-    fn bootstrap(&self) -> String {
+    fn address(&self) -> String {
         match self {
             Self::Real(kafka) => kafka.bootstrap(),
             Self::Mock(cluster) => cluster.bootstrap_servers(),
+            Self::Other(destination) => destination.url_at(destination.port()),
+        }
+    }
+
+    /// Whether walpost's position is kept there, without which it does not start.
+    fn have_position(&self) -> bool {
+        matches!(self, Self::Other(destination) if destination.has_position())
+    }
+
+    /// The command, for this destination.
+    fn arguments(&self, command: WalpostBuilder) -> WalpostBuilder {
+        match self {
+            Self::Other(destination) => {
+                let variable = format!("WALPOST_{}_URL", destination.kind().to_uppercase());
+                command.args(["--sink", destination.kind()]).env(variable, self.address())
+            }
+            _ => command.args(["--bootstrap-servers", &self.address()]),
         }
     }
 }
 
+/// Awaits that a command has done its work, and prints what it says.
+async fn applied(name: &str, command: &Walpost, terminal: &Terminal) -> Result<(), DemoError> {
+    let status = command.wait(SHORT_TIMEOUT).await;
+    let status = status.ok_or_else(|| format!("walpost {name} does not exit"))?;
+    if !status.success() {
+        return Err(format!("walpost {name} failed: {}", command.stderr().join(" ")).into());
+    }
+    for line in command.stdout() {
+        terminal.note(&format!("  {line}"));
+    }
+    Ok(())
+}
+
 fn run(program: &PathBuf, postgres: &Postgres, brokers: &Brokers) -> Result<Walpost, BedError> {
-    Walpost::builder(program)
+    let command = Walpost::builder(program)
         .args(["run", "--source", &postgres.url_for("walpost")])
-        .args(["--bootstrap-servers", &brokers.bootstrap()])
-        .args(["--log-format", "text"])
-        .try_start()
+        .args(["--log-format", "text"]);
+    brokers.arguments(command).try_start()
+}
+
+/// Another destination than Kafka.
+async fn other(kind: &'static str, terminal: &Terminal) -> Result<Brokers, DemoError> {
+    let destination = Destination::try_start(kind).await?;
+    let address = destination.url_at(destination.port());
+    terminal.say(&format!("{} is up: {address}", destination.name()));
+    Ok(Brokers::Other(destination))
 }
 
 /// Kafka; where it cannot be had, librdkafka's in-process broker.

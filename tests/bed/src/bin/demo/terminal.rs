@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 /// Columns of the left half of a row: what happened in PostgreSQL.
 const LEFT: usize = 46;
-/// Columns of the right half: what came out of Kafka.
+/// Columns of the right half: what was read back.
 const RIGHT: usize = 34;
 
 const BOLD: &str = "1";
@@ -16,14 +16,23 @@ const YELLOW: &str = "33";
 /// Where everything is printed.
 pub(crate) struct Terminal {
     colour: bool,
+    /// What records are read back from.
+    origin: &'static str,
 }
 
 impl Terminal {
-    /// Standard output; colour on a terminal that has some, unless `NO_COLOR` is set.
-    pub(crate) fn of_stdout() -> Self {
+    /// Standard output; colour on a terminal that has some, unless `NO_COLOR` is set. The destination
+    /// is Kafka unless another kind is named.
+    pub(crate) fn of_stdout(sink: Option<&str>) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        Self { colour: std::io::stdout().is_terminal() && !refused && !dumb }
+        let origin = match sink {
+            Some("redis") => "read back from Redis",
+            Some("nats") => "read back from NATS",
+            Some(_) => "accepted by the HTTP receiver",
+            None => "read back from Kafka",
+        };
+        Self { colour: std::io::stdout().is_terminal() && !refused && !dumb, origin }
     }
 
     /// A new part begins.
@@ -54,7 +63,7 @@ impl Terminal {
 
     /// The heads of the columns of [`Terminal::delivered`] and [`Terminal::rolled_back`].
     pub(crate) fn columns(&self) {
-        let (left, right) = ("in PostgreSQL", "read back from Kafka");
+        let (left, right) = ("in PostgreSQL", self.origin);
         self.note(&format!("{left:<LEFT$} {right:<RIGHT$} {:>10}", "delay"));
     }
 

@@ -7,57 +7,53 @@ use std::time::Duration;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
 use walpost_bed::{Proxy, Stop};
 
+use crate::Broken;
 use crate::rng::Rng;
 use crate::services::Services;
-use crate::{Broken, Delivery};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     WalpostKilled,
     WalpostTerminated,
     WalpostCrashed,
-    BrokerKilled,
-    BrokerFrozen,
-    BrokerStopped,
+    WalpostFrozen,
+    TargetKilled,
+    TargetFrozen,
+    TargetStopped,
     ServerKilled,
+    ServerFrozen,
     ServerStoppedFast,
     ServerStoppedAtOnce,
     BackendKilled,
     SessionTerminated,
     ServerLinkCut,
     ServerLinkDead,
-    BrokerLinkCut,
-    BrokerLinkDead,
+    TargetLinkCut,
+    TargetLinkDead,
 }
 
 /// Each fault with its weight: a broker takes seconds to start.
-const DECK: [(Fault, usize); 15] = [
+const DECK: [(Fault, usize); 17] = [
     (Fault::WalpostKilled, 3),
     (Fault::WalpostTerminated, 2),
     (Fault::WalpostCrashed, 4),
-    (Fault::BrokerKilled, 1),
-    (Fault::BrokerFrozen, 1),
-    (Fault::BrokerStopped, 1),
+    (Fault::WalpostFrozen, 1),
+    (Fault::TargetKilled, 1),
+    (Fault::TargetFrozen, 1),
+    (Fault::TargetStopped, 1),
     (Fault::ServerKilled, 1),
+    (Fault::ServerFrozen, 1),
     (Fault::ServerStoppedFast, 1),
     (Fault::ServerStoppedAtOnce, 2),
     (Fault::BackendKilled, 1),
     (Fault::SessionTerminated, 2),
     (Fault::ServerLinkCut, 2),
     (Fault::ServerLinkDead, 1),
-    (Fault::BrokerLinkCut, 2),
-    (Fault::BrokerLinkDead, 1),
+    (Fault::TargetLinkCut, 2),
+    (Fault::TargetLinkDead, 1),
 ];
 
-/// The points at which a build for tests can be made to die, and how it does there.
-const POINTS: [(&str, &str); 4] = [
-    ("received", "return"),
-    ("produced", "return"),
-    ("acknowledged", "return"),
-    ("callback", "panic"),
-];
-
-/// Further ones of exactly-once mode: before and after the Kafka transaction ends.
+/// Further crash points of exactly-once mode: before and after the Kafka transaction ends.
 const COMMIT_POINTS: [(&str, &str); 2] =
     [("state_acknowledged", "return"), ("committed", "return")];
 
@@ -78,18 +74,20 @@ impl Fault {
             Self::WalpostKilled => "walpost, kill -9",
             Self::WalpostTerminated => "walpost, SIGTERM",
             Self::WalpostCrashed => "walpost, at a crash point",
-            Self::BrokerKilled => "broker, kill -9",
-            Self::BrokerFrozen => "broker, SIGSTOP for seconds",
-            Self::BrokerStopped => "broker, clean stop",
+            Self::WalpostFrozen => "walpost, SIGSTOP for seconds",
+            Self::TargetKilled => "destination, kill -9",
+            Self::TargetFrozen => "destination, SIGSTOP for seconds",
+            Self::TargetStopped => "destination, clean stop",
             Self::ServerKilled => "PostgreSQL, kill -9",
+            Self::ServerFrozen => "PostgreSQL, SIGSTOP for seconds",
             Self::ServerStoppedFast => "PostgreSQL, fast restart",
             Self::ServerStoppedAtOnce => "PostgreSQL, immediate restart",
             Self::BackendKilled => "PostgreSQL, kill -9 of a backend",
             Self::SessionTerminated => "walsender, pg_terminate_backend",
             Self::ServerLinkCut => "link to PostgreSQL, cut",
             Self::ServerLinkDead => "link to PostgreSQL, dead for seconds",
-            Self::BrokerLinkCut => "link to Kafka, cut",
-            Self::BrokerLinkDead => "link to Kafka, dead for seconds",
+            Self::TargetLinkCut => "link to the destination, cut",
+            Self::TargetLinkDead => "link to the destination, dead for seconds",
         }
     }
 
@@ -112,37 +110,50 @@ impl Fault {
                 }
             }
             Self::WalpostCrashed => crash(services, rng).await?,
-            Self::BrokerKilled => {
-                services.kafka.kill9().await;
+            // Its session may have ended meanwhile, and what it has sent is answered.
+            Self::WalpostFrozen => {
+                services.walpost.pause();
+                tokio::time::sleep(seconds).await;
+                services.walpost.resume();
+            }
+            Self::TargetKilled => {
+                services.target.kill9().await;
                 services.meanwhile(moment, rng).await;
-                services.kafka.start_again().await;
+                services.target.start_again().await;
             }
-            Self::BrokerFrozen => {
-                services.kafka.pause();
+            Self::TargetFrozen => {
+                services.target.pause();
                 services.meanwhile(seconds, rng).await;
-                services.kafka.resume();
+                services.target.resume();
             }
-            Self::BrokerStopped => {
-                if !services.kafka.stop(LONG_TIMEOUT).await {
-                    return Err("the broker does not stop".to_owned());
+            Self::TargetStopped => {
+                if !services.target.stop(LONG_TIMEOUT).await {
+                    return Err("the destination does not stop".to_owned());
                 }
                 services.meanwhile(moment, rng).await;
-                services.kafka.start_again().await;
+                services.target.start_again().await;
             }
             Self::ServerKilled => {
-                services.fixture.postgres.kill9().await;
-                services.fixture.postgres.start_again().await;
+                services.fixture().postgres.kill9().await;
+                services.fixture().postgres.start_again().await;
             }
-            Self::ServerStoppedFast => services.fixture.postgres.restart(Stop::Fast).await,
-            Self::ServerStoppedAtOnce => services.fixture.postgres.restart(Stop::Immediate).await,
+            Self::ServerFrozen => {
+                services.fixture().postgres.pause();
+                services.meanwhile(seconds, rng).await;
+                services.fixture().postgres.resume();
+            }
+            Self::ServerStoppedFast => services.fixture().postgres.restart(Stop::Fast).await,
+            Self::ServerStoppedAtOnce => {
+                services.fixture().postgres.restart(Stop::Immediate).await;
+            }
             Self::BackendKilled => kill_a_backend(services, rng).await?,
             Self::SessionTerminated => {
                 let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
                 services.ask(terminate).await?;
             }
             Self::ServerLinkCut => services.postgres_link.cut(),
-            Self::BrokerLinkCut => services.kafka_link.cut(),
-            Self::ServerLinkDead | Self::BrokerLinkDead => {
+            Self::TargetLinkCut => services.target_link.cut(),
+            Self::ServerLinkDead | Self::TargetLinkDead => {
                 self.link(services).blackhole();
                 services.meanwhile(seconds, rng).await;
                 self.link(services).restore();
@@ -152,14 +163,15 @@ impl Fault {
     }
 
     fn link(self, services: &Services) -> &Proxy {
-        if self == Self::ServerLinkDead { &services.postgres_link } else { &services.kafka_link }
+        if self == Self::ServerLinkDead { &services.postgres_link } else { &services.target_link }
     }
 }
 
 /// It starts with a point armed and dies there.
 async fn crash(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
-    let in_commit = services.delivery == Delivery::ExactlyOnce && rng.of(0..2) == 0;
-    let (point, how) = rng.one_of(if in_commit { &COMMIT_POINTS[..] } else { &POINTS[..] });
+    let in_commit = services.target.has_transactions() && rng.of(0..2) == 0;
+    let points = if in_commit { COMMIT_POINTS.to_vec() } else { services.target.points() };
+    let (point, how) = rng.one_of(&points);
     // The first commit is that of the claim.
     let before = rng.of(if in_commit { 0..20 } else { 0..200 });
     let armed = format!("{point}={before}*off->{how}");

@@ -1,24 +1,28 @@
-//! The program behind `make soak`: a writer, PostgreSQL, walpost and Kafka, of which one is killed
-//! at random, again and again.
+//! The program behind `make soak`: a writer, PostgreSQL, walpost and its destination, of which one is
+//! killed or frozen at random, again and again.
 //!
-//! `soak KILLS [SEED]`, with `WALPOST_SOAK_DELIVERY=exactly-once` for that mode, or
-//! `WALPOST_SOAK_PRODUCERS=3` for so many producers in the other. After each kill
-//! delivery must resume, nothing may be confirmed without having been published, and the oracle
-//! checks the published records, of which none may be a repeat in exactly-once mode. At the end it
-//! prints a table, and exits with 1 on any violation. The same seed chooses the same kills, though
-//! not at exactly the same moments.
+//! `soak KILLS [SEED]`, with `WALPOST_SOAK_SINK=redis`, `nats` or `http` for another destination than
+//! Kafka; with Kafka, `WALPOST_SOAK_DELIVERY=exactly-once` for that mode, or
+//! `WALPOST_SOAK_PRODUCERS=3` for so many producers in the other. After each kill delivery must
+//! resume, nothing may be confirmed without having been published, and the oracle checks the
+//! published records. In exactly-once mode none may be a repeat, nor in the streams of Redis and
+//! NATS, which sync each write. Those, and the requests that the HTTP receiver has accepted, are
+//! read once more from the beginning at the end. It prints a table then, and exits with 1 on any
+//! violation. The same seed chooses the same kills, though not at exactly the same moments.
 
 mod fault;
 mod report;
 mod rng;
 mod rounds;
 mod services;
+mod target;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use report::Report;
+use target::Wanted;
 use tokio::task::{LocalSet, spawn_local};
 
 /// Why it is over before its end: a promise that was not kept.
@@ -35,19 +39,24 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mode = std::env::var("WALPOST_SOAK_DELIVERY");
-    let mode = mode.as_deref().unwrap_or(Delivery::AtLeastOnce.name());
-    let Some(delivery) = Delivery::from_name(mode) else {
-        eprintln!("soak: WALPOST_SOAK_DELIVERY is neither at-least-once nor exactly-once");
-        return ExitCode::from(2);
+    let variable = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+    let wanted = Wanted::parse(
+        &variable("WALPOST_SOAK_SINK", "kafka"),
+        &variable("WALPOST_SOAK_DELIVERY", Delivery::AtLeastOnce.name()),
+        // As many as walpost chooses.
+        &variable("WALPOST_SOAK_PRODUCERS", ""),
+    );
+    let wanted = match wanted {
+        Ok(wanted) => wanted,
+        Err(reason) => {
+            eprintln!("soak: {reason}");
+            return ExitCode::from(2);
+        }
     };
-    let producers = std::env::var("WALPOST_SOAK_PRODUCERS");
-    // As many as walpost chooses.
-    let producers = producers.unwrap_or_default();
-    println!("{kills} kills, {}; SEED={seed} chooses the same ones again", delivery.name());
+    println!("{kills} kills, {}; SEED={seed} chooses the same ones again", wanted.name());
     let report = Arc::new(Mutex::new(Report::default()));
     // On a task of its own: a panic of the bed's is a failure as any other.
-    let soaking = rounds::soak(kills, seed, (delivery, producers), Arc::clone(&report));
+    let soaking = rounds::soak(kills, seed, wanted, Arc::clone(&report));
     let here = LocalSet::new();
     let ended = here.run_until(async {
         tokio::select! {

@@ -48,6 +48,11 @@ impl Report {
             verdict.rolled_back.len() + verdict.unexpected.len() + verdict.wrong_key.len();
     }
 
+    /// The rows of the epochs that were judged to their end.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// What came of all that was judged, in a line.
     pub(crate) fn judged(&self) -> String {
         let Self { rows, lost, duplicates, out_of_order, foreign, unpublished, .. } = self;

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use walpost_bed::fixture::LONG_TIMEOUT;
 use walpost_bed::oracle::{Row, Verdict, judge};
 use walpost_bed::writer::{Writer, lsn};
-use walpost_bed::{Consumed, read_all, within};
+use walpost_bed::{Consumed, within};
 
+use crate::Broken;
 use crate::fault::Fault;
 use crate::report::Report;
 use crate::rng::Rng;
 use crate::services::Services;
-use crate::{Broken, Delivery};
+use crate::target::{Epoch, Wanted};
 
 /// Rounds in an epoch.
 const EPOCH: u64 = 25;
@@ -29,7 +30,7 @@ const PROGRESS: Duration = Duration::from_secs(15);
 
 /// What was written in an epoch that has ended.
 struct Past {
-    name: String,
+    epoch: Epoch,
     rows: Vec<Row>,
     rolled_back: Vec<String>,
 }
@@ -37,20 +38,19 @@ struct Past {
 pub(crate) async fn soak(
     kills: u64,
     seed: u64,
-    mode: (Delivery, String),
+    wanted: Wanted,
     report: Arc<Mutex<Report>>,
 ) -> Result<(), Broken> {
     let mut rng = Rng::new(seed);
-    let mut services = Services::set(mode).await;
+    let mut services = Services::set(wanted).await;
     let mut deck = Vec::new();
     let mut past = None;
     let began = Instant::now();
     let mut reported = began;
-    for epoch in 0..kills.div_ceil(EPOCH) {
-        let name = format!("epoch-{epoch}");
-        services.kafka.create_topic(&services.fixture.topic(&name), 3).await;
-        let writer = Writer::start_with(&services.fixture.postgres, &name, LOAD);
-        for round in epoch * EPOCH..kills.min((epoch + 1) * EPOCH) {
+    for number in 0..kills.div_ceil(EPOCH) {
+        let epoch = services.target.begin(format!("epoch-{number}")).await;
+        let writer = Writer::start_with(&services.fixture().postgres, &epoch.name, LOAD);
+        for round in number * EPOCH..kills.min((number + 1) * EPOCH) {
             writer.commits(rng.of(1..60)).await;
             if deck.is_empty() {
                 deck = Fault::deck(&mut rng);
@@ -60,12 +60,12 @@ pub(crate) async fn soak(
             fault.inject(&mut services, &mut rng).await.map_err(in_fault)?;
             if fault.ends_walpost() {
                 // What is confirmed now has to be there by itself.
-                look(&services, &report, &name, &writer).await.map_err(in_fault)?;
+                look(&services, &report, &epoch, &writer).await.map_err(in_fault)?;
                 services.start_walpost(None);
             }
             let pause = delivery_resumes(&services).await.map_err(in_fault)?;
             locked(&report).add_fault(fault, pause, &services);
-            look(&services, &report, &name, &writer).await.map_err(in_fault)?;
+            look(&services, &report, &epoch, &writer).await.map_err(in_fault)?;
             if reported.elapsed() >= PROGRESS {
                 reported = Instant::now();
                 let seconds = began.elapsed().as_secs();
@@ -76,7 +76,7 @@ pub(crate) async fn soak(
                 );
             }
         }
-        let now = close(&services, name, writer).await?;
+        let now = close(&services, epoch, writer).await?;
         check_verdict(&services, &report, &verdict(&services, &now).await)?;
         if let Some(before) = past.replace(now) {
             finish(&services, &report, &before).await?;
@@ -85,6 +85,8 @@ pub(crate) async fn soak(
     if let Some(last) = past {
         finish(&services, &report, &last).await?;
     }
+    let rows = locked(&report).rows();
+    services.target.check_whole(rows).await.map_err(|why| services.said(&why))?;
     println!("{kills} kills in {} s", began.elapsed().as_secs());
     Ok(())
 }
@@ -121,14 +123,14 @@ async fn confirmed(services: &Services) -> Result<u64, Broken> {
 async fn look(
     services: &Services,
     report: &Mutex<Report>,
-    epoch: &str,
+    epoch: &Epoch,
     writer: &Writer,
 ) -> Result<(), Broken> {
     // In this order: what is confirmed is published already, and what is
     // published was committed already.
     let confirmed = confirmed(services).await?;
-    let records = records(services, epoch).await;
-    let committed = services.fixture.committed().await;
+    let records = services.target.records(epoch).await;
+    let committed = services.fixture().committed().await;
     let mut verdict = judge_all(&committed, &writer.rolled_back(), &records);
     verdict.missing.clear();
     check_verdict(services, report, &verdict)?;
@@ -142,12 +144,12 @@ async fn look(
 }
 
 /// Ends an epoch once all of it is confirmed, and makes room.
-async fn close(services: &Services, name: String, writer: Writer) -> Result<Past, Broken> {
+async fn close(services: &Services, epoch: Epoch, writer: Writer) -> Result<Past, Broken> {
     let rolled_back = writer.stop().await;
     delivery_resumes(services).await?;
-    let rows = services.fixture.committed().await;
-    services.fixture.postgres.execute("TRUNCATE public.outbox").await;
-    Ok(Past { name, rows, rolled_back })
+    let rows = services.fixture().committed().await;
+    services.fixture().postgres.execute("TRUNCATE public.outbox").await;
+    Ok(Past { epoch, rows, rolled_back })
 }
 
 /// The last word on an epoch that has ended.
@@ -159,7 +161,7 @@ async fn finish(services: &Services, report: &Mutex<Report>, past: &Past) -> Res
 }
 
 async fn verdict(services: &Services, past: &Past) -> Verdict {
-    judge_all(&past.rows, &past.rolled_back, &records(services, &past.name).await)
+    judge_all(&past.rows, &past.rolled_back, &services.target.records(&past.epoch).await)
 }
 
 /// What breaks a promise is counted and ends it all.
@@ -168,11 +170,7 @@ fn check_verdict(
     report: &Mutex<Report>,
     verdict: &Verdict,
 ) -> Result<(), Broken> {
-    let is_kept = match services.delivery {
-        Delivery::AtLeastOnce => verdict.is_ok(),
-        Delivery::ExactlyOnce => verdict.is_exact(),
-    };
-    if is_kept {
+    if verdict.is_exact() || (verdict.is_ok() && !services.target.is_exact()) {
         return Ok(());
     }
     locked(report).add_verdict(verdict);
@@ -185,8 +183,4 @@ fn locked(report: &Mutex<Report>) -> MutexGuard<'_, Report> {
 
 fn judge_all(committed: &[Row], rolled_back: &[String], records: &[Consumed]) -> Verdict {
     judge(committed, rolled_back.iter().map(String::as_str), records)
-}
-
-async fn records(services: &Services, epoch: &str) -> Vec<Consumed> {
-    read_all(&services.kafka.bootstrap(), services.fixture.topic(epoch).as_str()).await
 }

@@ -3,25 +3,20 @@
 use std::time::Duration;
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, proxied};
-use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, WalpostBuilder, within};
+use walpost_bed::{Major, Postgres, Proxy, Walpost, within};
 
+use crate::Broken;
 use crate::rng::Rng;
-use crate::{Broken, Delivery};
+use crate::target::{Target, Wanted};
 
 /// How soon the server gives a session up: within what a dead link may last.
 const SESSION_LIMIT: Duration = Duration::from_secs(3);
 
-const STATE_TOPIC: &str = "walpost.state";
-
 pub(crate) struct Services {
-    pub(crate) fixture: Fixture,
-    pub(crate) kafka: Kafka,
+    pub(crate) target: Target,
     pub(crate) postgres_link: Proxy,
-    pub(crate) kafka_link: Proxy,
+    pub(crate) target_link: Proxy,
     pub(crate) walpost: Walpost,
-    pub(crate) delivery: Delivery,
-    /// How many producers walpost has; empty: as many as it chooses.
-    producers: String,
     /// Starts of walpost after the first.
     pub(crate) restarts: u64,
     /// How often it was killed while something else was away.
@@ -29,35 +24,23 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    pub(crate) async fn set((delivery, producers): (Delivery, String)) -> Self {
-        let kafka_link = Proxy::start().await;
-        let kafka = Kafka::builder().behind(kafka_link.port()).start().await;
-        kafka_link.point_at(kafka.proxied_port().expect("it is behind a proxy"));
+    pub(crate) async fn set(wanted: Wanted) -> Self {
+        let target_link = Proxy::start().await;
         let postgres = Postgres::builder(Major::V15).wal_sender_timeout(SESSION_LIMIT);
-        let bootstrap = format!("127.0.0.1:{}", kafka_link.port());
-        let fixture = Fixture::with_brokers(postgres, &bootstrap).await;
-        fixture.adopt(STATE_TOPIC).await;
-        let fixture = fixture.option("--state-topic", STATE_TOPIC);
-        let mut fixture = fixture.option("--delivery", delivery.name());
-        let postgres_link = Proxy::to(fixture.postgres.port()).await;
-        fixture.source = proxied(&postgres_link);
-        let walpost = command(&fixture, &producers, None).start();
-        Self {
-            fixture,
-            kafka,
-            postgres_link,
-            kafka_link,
-            walpost,
-            delivery,
-            producers,
-            restarts: 0,
-            killed_meanwhile: 0,
-        }
+        let mut target = Target::set(wanted, postgres.start().await, &target_link).await;
+        let postgres_link = Proxy::to(target.fixture().postgres.port()).await;
+        target.read_from(proxied(&postgres_link));
+        let walpost = target.command(None).start();
+        Self { target, postgres_link, target_link, walpost, restarts: 0, killed_meanwhile: 0 }
+    }
+
+    pub(crate) fn fixture(&self) -> &Fixture {
+        self.target.fixture()
     }
 
     /// With a point armed at which it is to die, if any.
     pub(crate) fn start_walpost(&mut self, armed: Option<&str>) {
-        self.walpost = command(&self.fixture, &self.producers, armed).start();
+        self.walpost = self.target.command(armed).start();
         self.restarts += 1;
     }
 
@@ -90,8 +73,9 @@ impl Services {
     }
 
     fn config(&self) -> tokio_postgres::Config {
+        let postgres = &self.fixture().postgres;
         let mut config = tokio_postgres::Config::new();
-        config.host_path(self.fixture.postgres.socket_dir()).port(self.fixture.postgres.port());
+        config.host_path(postgres.socket_dir()).port(postgres.port());
         config.user("postgres").dbname("postgres").application_name("soak");
         config
     }
@@ -102,16 +86,4 @@ impl Services {
         let last = lines[lines.len().saturating_sub(15)..].join("\n");
         format!("{why}; walpost said last:\n{last}")
     }
-}
-
-/// `walpost run` with so many producers, if that is said, and a point armed at which it is to die, if
-/// any.
-fn command(fixture: &Fixture, producers: &str, armed: Option<&str>) -> WalpostBuilder {
-    let mut points = armed.unwrap_or_default().to_owned();
-    let mut command = fixture.command("run");
-    if !producers.is_empty() {
-        points = format!("several_producers=return;{points}");
-        command = command.env("WALPOST_KAFKA_MAX_PRODUCERS", producers);
-    }
-    command.env("FAILPOINTS", points)
 }

@@ -1,0 +1,182 @@
+//! The destinations beside Kafka, all alike: started, killed, frozen, and read.
+//!
+//! Each keeps what it has acknowledged when its process is killed: Redis and NATS sync each write,
+//! and the receiver of HTTP requests writes a request before it answers.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::consumer::Consumed;
+use crate::error::BedError;
+use crate::http_receiver::HttpReceiver;
+use crate::nats::Nats;
+use crate::redis::Redis;
+
+/// The stream of Redis and of NATS, which is walpost's default.
+const STREAM: &str = "outbox";
+
+/// The subjects of the stream of NATS.
+const SUBJECTS: [&str; 2] = ["outbox.>", "walpost.dead-letter"];
+
+/// A running (or stopped) destination. It is removed with its data on drop.
+#[derive(Debug)]
+pub enum Destination {
+    Redis(Redis),
+    Nats(Nats),
+    Http(HttpReceiver),
+}
+
+/// Up to where a destination was read; by default its beginning.
+#[derive(Debug, Clone, Default)]
+pub struct ReadPosition {
+    /// Of Redis.
+    id: Option<String>,
+    /// The sequence number of NATS, or the bytes of the receiver's file.
+    number: u64,
+}
+
+impl Destination {
+    /// The kinds, by the names that `sink.kind` has for them.
+    pub const KINDS: [&str; 3] = ["redis", "nats", "http"];
+
+    /// Starts one of that kind, which must be one of [`Destination::KINDS`].
+    pub async fn start(kind: &str) -> Self {
+        Self::try_start(kind).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub async fn try_start(kind: &str) -> Result<Self, BedError> {
+        Ok(match kind {
+            "redis" => Self::Redis(Redis::builder().try_start().await?),
+            "nats" => {
+                let nats = Nats::builder().try_start().await?;
+                nats.add_stream(STREAM, &SUBJECTS, &json!({})).await;
+                Self::Nats(nats)
+            }
+            "http" => Self::Http(HttpReceiver::try_start().await?),
+            other => panic!("there is no destination {other}"),
+        })
+    }
+
+    /// The name that `sink.kind` has for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Redis(_) => "redis",
+            Self::Nats(_) => "nats",
+            Self::Http(_) => "http",
+        }
+    }
+
+    /// As people call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Redis(_) => "Redis",
+            Self::Nats(_) => "NATS",
+            Self::Http(_) => "the HTTP endpoint",
+        }
+    }
+
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Redis(redis) => redis.port(),
+            Self::Nats(nats) => nats.port(),
+            Self::Http(receiver) => receiver.port(),
+        }
+    }
+
+    /// The URL for walpost, at its port or at that of a proxy.
+    pub fn url_at(&self, port: u16) -> String {
+        match self {
+            Self::Redis(_) => format!("redis://127.0.0.1:{port}"),
+            Self::Nats(_) => format!("nats://127.0.0.1:{port}"),
+            Self::Http(_) => format!("http://127.0.0.1:{port}/events"),
+        }
+    }
+
+    /// Whether it keeps walpost's position, which `walpost adopt` begins.
+    pub fn has_position(&self) -> bool {
+        !matches!(self, Self::Http(_))
+    }
+
+    /// Kills it, and returns once it has exited.
+    pub async fn kill9(&self) {
+        match self {
+            Self::Redis(redis) => redis.kill9().await,
+            Self::Nats(nats) => nats.kill9().await,
+            Self::Http(receiver) => receiver.kill9().await,
+        }
+    }
+
+    /// Asks it to stop (SIGTERM); whether it had stopped within the deadline.
+    pub async fn stop(&self, deadline: Duration) -> bool {
+        match self {
+            Self::Redis(redis) => redis.stop(deadline).await,
+            Self::Nats(nats) => nats.stop(deadline).await,
+            Self::Http(receiver) => receiver.stop(deadline).await,
+        }
+    }
+
+    /// Freezes it (SIGSTOP): connections stay open and nothing answers.
+    pub fn pause(&self) {
+        match self {
+            Self::Redis(redis) => redis.pause(),
+            Self::Nats(nats) => nats.pause(),
+            Self::Http(receiver) => receiver.pause(),
+        }
+    }
+
+    /// Thaws it.
+    pub fn resume(&self) {
+        match self {
+            Self::Redis(redis) => redis.resume(),
+            Self::Nats(nats) => nats.resume(),
+            Self::Http(receiver) => receiver.resume(),
+        }
+    }
+
+    /// Starts it again on its port with its data, and awaits that it answers.
+    pub async fn start_again(&self) {
+        match self {
+            Self::Redis(redis) => redis.start_again().await,
+            Self::Nats(nats) => nats.start_again().await,
+            Self::Http(receiver) => receiver.start_again().await,
+        }
+    }
+
+    /// Its end now, to read from later.
+    pub async fn end(&self) -> ReadPosition {
+        match self {
+            Self::Redis(redis) => {
+                ReadPosition { id: redis.last_id(STREAM).await, ..ReadPosition::default() }
+            }
+            Self::Nats(nats) => {
+                let number = nats.last_sequence(STREAM).await;
+                ReadPosition { number, ..ReadPosition::default() }
+            }
+            Self::Http(receiver) => {
+                ReadPosition { number: receiver.end(), ..ReadPosition::default() }
+            }
+        }
+    }
+
+    /// The records behind that position, as a consumer reads them.
+    pub async fn records_after(&self, position: &ReadPosition) -> Vec<Consumed> {
+        match self {
+            Self::Redis(redis) => {
+                redis.records_after(STREAM, position.id.as_deref().unwrap_or("0-0")).await
+            }
+            Self::Nats(nats) => nats.records_after(STREAM, position.number).await,
+            Self::Http(receiver) => receiver.records_after(position.number),
+        }
+    }
+
+    /// The records from the beginning, as they come.
+    pub async fn follow(&self) -> mpsc::UnboundedReceiver<Consumed> {
+        match self {
+            Self::Redis(redis) => redis.follow(STREAM).await,
+            Self::Nats(nats) => nats.follow(STREAM).await,
+            Self::Http(receiver) => receiver.follow(),
+        }
+    }
+}
