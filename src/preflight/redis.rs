@@ -68,7 +68,11 @@ fn unusable(redis: &RedisConfig, failure: &Failure) -> Finding {
             "`run` does not start: walpost does not follow a stream from node to node",
             "name a server that is not part of a cluster in redis.url",
         ),
-        Failure::Unusable(_) | Failure::Superseded | Failure::Fenced | Failure::Stream(_) => (
+        Failure::Unusable(_)
+        | Failure::TooLarge { .. }
+        | Failure::Superseded
+        | Failure::Fenced
+        | Failure::Stream(_) => (
             "redis_unusable",
             "answers, and cannot be used",
             "nothing can be delivered, and PostgreSQL retains WAL meanwhile",

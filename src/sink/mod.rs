@@ -14,6 +14,8 @@ mod dial;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 mod kafka;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod link;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 #[cfg(feature = "redis")]

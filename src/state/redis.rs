@@ -240,7 +240,9 @@ fn not_open() -> Failure {
 impl From<Failure> for StateFailure {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Unreachable(reason) | Failure::Unusable(reason) => Self::Unavailable(reason),
+            Failure::Unreachable(reason)
+            | Failure::Unusable(reason)
+            | Failure::TooLarge { reply: reason, .. } => Self::Unavailable(reason),
             Failure::Superseded => Self::Unavailable(failure.to_string()),
             Failure::Unauthenticated(reason) => Self::Unauthenticated(reason),
             Failure::Unauthorized(reason) => Self::Unauthorized(reason),

@@ -3,6 +3,7 @@
 use async_nats::{ConnectError, ConnectErrorKind, RequestError, RequestErrorKind};
 use serde::Deserialize;
 
+use crate::sink::link::Failing;
 use crate::sink::{Condition, Fault};
 
 /// Why NATS cannot be used.
@@ -84,10 +85,10 @@ impl From<ApiError> for Failure {
     }
 }
 
-impl Failure {
-    /// The condition to report; `None` if it needs a new session instead.
-    pub(super) fn condition(self) -> Option<Condition> {
-        Some(match self {
+impl Failing for Failure {
+    /// `None`: the state key has to be opened again.
+    fn condition(&self) -> Option<Condition> {
+        Some(match self.clone() {
             Self::Unreachable(reason) => Condition::Unreachable(reason),
             Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
             Self::Unauthorized(reason)
@@ -97,7 +98,9 @@ impl Failure {
             Self::Fenced => return None,
         })
     }
+}
 
+impl Failure {
     /// The label of the publish-error metric.
     pub(super) fn code(&self) -> &'static str {
         match self {

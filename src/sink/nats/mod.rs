@@ -18,7 +18,7 @@
 //!
 //! A server acknowledges as fast with 64 messages in flight as with 4096 (measured on the same
 //! machine, 250 bytes each: 12,000 messages per second one at a time, 51,000 with 64, 55,000 with
-//! 4096). More are sent for the sake of servers that are far away: see [`worker`].
+//! 4096). More are sent for the sake of servers that are far away: see [`link`].
 //!
 //! What walpost knows of the stream and its position are in a key-value bucket beside it: see
 //! [`state_key`].
@@ -30,14 +30,13 @@ mod config;
 mod connection;
 mod failure;
 mod inspect;
+mod link;
 mod message;
 mod message_id;
-mod shared;
 mod state_key;
 mod stream;
 mod subject;
 mod url;
-mod worker;
 
 pub(crate) use api::{StreamConfig, StreamInfo};
 pub(crate) use claims::Claims;
@@ -46,9 +45,9 @@ pub use config::{NatsConfig, NatsSource};
 pub(crate) use connection::{Connection, connect};
 pub(crate) use failure::Failure;
 pub(crate) use inspect::{Facts, inspect};
+pub(crate) use link::nonce;
 pub(crate) use state_key::{Entry, KEY, adopt, last_event, open, unfit, write_state};
 pub use stream::NatsSink;
 pub use subject::SubjectTemplate;
 pub(crate) use subject::{check as check_subject, covers};
 pub use url::NatsUrl;
-pub(crate) use worker::nonce;

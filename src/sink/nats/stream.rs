@@ -1,24 +1,20 @@
 //! The sink itself: it makes batches of messages, and reports what became of them.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
-
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::batch::{Batch, Sent};
 use super::claims::Claims;
 use super::config::{NatsConfig, NatsSource};
 use super::failure::Failure;
+use super::link::{NatsLink, Synced};
 use super::message::{Target, too_large};
-use super::shared::{Event, Shared, Synced};
-use super::state_key::Last;
-use super::worker::{Order, Worker};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
+use crate::sink::link::{Event, Producer};
 use crate::sink::{Condition, Outcome, Peer, Report, Sink, SinkError};
 
 /// NATS.
@@ -36,24 +32,10 @@ const REFUSED: &str = "refused";
 pub struct NatsSink {
     target: Target,
     claims: Claims,
-    orders: UnboundedSender<Order>,
-    shared: Arc<Shared>,
-    /// Rises with each connection that is asked for, and with each replaced producer.
-    epoch: u64,
+    producer: Producer<NatsLink>,
     chain: Option<Chain>,
-    /// The version of the claims for which a connection was asked, if it has not come yet.
-    asked: Option<u64>,
-    batch: Option<Batch>,
-    /// Messages that are sent, or in the batch.
-    in_flight: usize,
-    /// Whether messages were lost: nothing is taken until they are produced again. A message behind
-    /// them would make them count as published.
-    is_broken: bool,
     /// The highest sequence number that was acknowledged in this process.
     acknowledged: u64,
-    reports: Vec<Report>,
-    conditions: Vec<Condition>,
-    metrics: Arc<Metrics>,
 }
 
 /// What is there, and what was sent, over the current connection.
@@ -83,99 +65,42 @@ impl NatsSink {
             template: config.subject.clone(),
             dead_letters: config.dead_letters.clone(),
         };
-        let shared = Arc::<Shared>::default();
-        let (orders, received) = unbounded_channel();
-        let worker = Worker { source, orders: received, shared: Arc::clone(&shared) };
-        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(failed)?;
-        let thread = thread::Builder::new().name("walpost-nats".to_owned());
-        thread
-            .spawn(move || {
-                runtime.block_on(worker.run());
-                // Does not wait for a pending DNS lookup.
-                runtime.shutdown_background();
-            })
-            .map_err(failed)?;
-        metrics.sink_producers.set(1);
-        Ok(Self::over(target, claims, (orders, shared), metrics))
+        Ok(Self::over(target, claims, Producer::new(source, metrics)?))
     }
 
-    /// One whose orders a worker takes.
-    fn over(
-        target: Target,
-        claims: Claims,
-        (orders, shared): (UnboundedSender<Order>, Arc<Shared>),
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self {
-            target,
-            claims,
-            orders,
-            shared,
-            epoch: 0,
-            chain: None,
-            asked: None,
-            batch: None,
-            in_flight: 0,
-            is_broken: false,
-            acknowledged: 0,
-            reports: Vec::new(),
-            conditions: Vec::new(),
-            metrics,
-        }
+    fn over(target: Target, claims: Claims, producer: Producer<NatsLink>) -> Self {
+        Self { target, claims, producer, chain: None, acknowledged: 0 }
     }
 
     /// Asks for a connection under the current claim, once.
     fn ask_for_connection(&mut self) {
         let version = self.claims.version();
-        if self.is_broken || self.asked == Some(version) {
-            return;
-        }
-        let Some(claim) = self.claims.current() else { return };
-        self.epoch += 1;
-        self.asked = Some(version);
-        self.order(Order::Sync { epoch: self.epoch, claim });
-    }
-
-    fn order(&mut self, order: Order) {
-        if self.orders.send(order).is_err() {
-            let reason = "the thread of the connection to NATS has ended".to_owned();
-            self.conditions.push(Condition::Broken(reason));
-        }
-    }
-
-    /// Sends the batch that is being made.
-    fn flush(&mut self) {
-        if let Some(batch) = self.batch.take() {
-            self.order(Order::Publish { epoch: self.epoch, batch });
+        if self.producer.may_ask(version)
+            && let Some(claim) = self.claims.current()
+        {
+            self.producer.ask(version, claim);
         }
     }
 
     fn take_events(&mut self) {
-        for event in self.shared.take() {
+        while let Some(event) = self.producer.next_event() {
             match event {
-                Event::Synced(synced) if synced.epoch == self.epoch => self.synced(synced),
-                Event::Stored { epoch, batch, at } if epoch == self.epoch => {
-                    self.stored(&batch, at);
-                }
-                Event::Failed { epoch, failure } if epoch == self.epoch => self.failed(&failure),
-                Event::Condition(condition) => self.conditions.push(condition),
-                // Of a connection that was given up.
-                Event::Synced(_) | Event::Stored { .. } | Event::Failed { .. } => {}
+                Event::Synced(synced) => self.synced(synced),
+                Event::Done(batch, at) => self.stored(&batch, at),
+                Event::Failed(failure) => self.failed(&failure),
             }
         }
     }
 
     fn synced(&mut self, synced: Synced) {
         if synced.end < self.acknowledged {
-            self.conditions.push(Condition::Regressed(format!(
+            self.producer.conditions.push(Condition::Regressed(format!(
                 "stream {} ends at message {}, and NATS has acknowledged {}",
                 self.target.stream, synced.end, self.acknowledged
             )));
             return;
         }
-        let Some(version) = self.asked.take() else { return };
+        let Some(version) = self.producer.asked() else { return };
         self.acknowledged = synced.end;
         self.claims.set_last(synced.last);
         let position = synced.last.map(|last| last.position);
@@ -183,45 +108,33 @@ impl NatsSink {
     }
 
     fn stored(&mut self, batch: &Sent, at: Instant) {
-        let reports = batch.seqs.iter();
-        let reports = reports.map(|seq| Report { seq: *seq, outcome: Outcome::Delivered, at });
-        self.reports.extend(reports);
-        self.in_flight -= batch.seqs.len();
-        let Last { seq, .. } = batch.last;
-        self.acknowledged = seq;
+        self.acknowledged = batch.last.seq;
         self.claims.set_last(Some(batch.last));
-        for (topic, published) in &batch.published {
-            self.metrics.published(topic, *published);
-        }
-        let after = at.saturating_duration_since(batch.since);
-        for _ in &batch.seqs {
-            self.metrics.broker_ack(after);
-        }
+        self.producer.delivered(&batch.tally, at);
     }
 
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
-        let is_idle = self.in_flight == 0;
+        let is_idle = self.producer.in_flight == 0;
         self.chain = None;
-        self.asked = None;
+        self.producer.asked();
         if *failure == Failure::Fenced {
             self.claims.set(None);
         } else if is_idle {
             return self.ask_for_connection();
         }
-        self.metrics.publish_error(&self.target.stream, failure.code());
+        self.producer.metrics.publish_error(&self.target.stream, failure.code());
         self.break_off(failure.to_string());
     }
 
     /// What is in flight is to be produced again.
     fn break_off(&mut self, reason: String) {
-        self.is_broken = true;
         self.chain = None;
-        self.conditions.push(Condition::Broken(reason));
+        self.producer.break_off(reason);
     }
 
     fn refused(&self, topic: &str, refusal: Refusal) -> Refusal {
-        self.metrics.publish_error(topic, REFUSED);
+        self.producer.metrics.publish_error(topic, REFUSED);
         refusal
     }
 }
@@ -235,7 +148,7 @@ impl Outlet for NatsSink {
     ) -> Result<(), ProduceError> {
         let is_current = |chain: &&Chain| chain.version == self.claims.version();
         let Some(chain) = self.chain.as_ref().filter(is_current) else {
-            if self.chain.take().is_some() && self.in_flight > 0 {
+            if self.chain.take().is_some() && self.producer.in_flight > 0 {
                 self.break_off("the state key was opened again".to_owned());
             }
             self.ask_for_connection();
@@ -243,7 +156,7 @@ impl Outlet for NatsSink {
         };
         let at = Instant::now();
         if chain.synced.last.is_some_and(|last| position <= last.position) {
-            self.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
             return Ok(());
         }
         if chain.position.is_some_and(|last| position <= last) {
@@ -259,13 +172,14 @@ impl Outlet for NatsSink {
             }
         };
         let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
-        let batch = self.batch.get_or_insert_with(|| Batch::new(chain.tail, position, at));
+        let batch = self.producer.batch.get_or_insert_with(|| Batch::new(chain.tail, position, at));
         batch.push(message, position, record);
         chain.tail += 1;
         (chain.position, chain.previous) = (Some(position), Some(id));
-        self.in_flight += 1;
-        if batch.is_full() {
-            self.flush();
+        let is_full = batch.is_full();
+        self.producer.in_flight += 1;
+        if is_full {
+            self.producer.flush();
         }
         crate::crash_points::point!("produced");
         Ok(())
@@ -290,9 +204,9 @@ impl Sink for NatsSink {
     }
 
     fn take_reports(&mut self, into: &mut Vec<Report>) {
-        self.flush();
+        self.producer.flush();
         self.take_events();
-        into.append(&mut self.reports);
+        into.append(&mut self.producer.reports);
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
@@ -301,28 +215,20 @@ impl Sink for NatsSink {
         if self.chain.is_none() {
             self.ask_for_connection();
         }
-        std::mem::take(&mut self.conditions)
+        std::mem::take(&mut self.producer.conditions)
     }
 
     fn is_connected(&self) -> Option<bool> {
-        self.shared.is_connected()
+        self.producer.is_connected()
     }
 
     async fn wait_for_events(&self, eager: bool) {
-        if eager && !self.reports.is_empty() {
-            return;
-        }
-        tokio::select! {
-            () = self.shared.stirred.notified() => {}
-            () = self.shared.stored.notified(), if eager => {}
-        }
+        self.producer.wait_for_events(eager).await;
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
-        self.epoch += 1;
-        (self.chain, self.asked, self.batch) = (None, None, None);
-        (self.in_flight, self.is_broken) = (0, false);
-        self.order(Order::Close);
+        self.chain = None;
+        self.producer.replace();
         Ok(())
     }
 }
@@ -333,20 +239,21 @@ mod tests {
 
     use super::super::message::Limits;
     use super::super::message_id::Writer;
+    use super::super::state_key::Last;
     use super::*;
     use crate::lsn::Lsn;
     use crate::record::Headers;
+    use crate::sink::link::Order;
 
     /// A sink whose worker is the test.
-    fn sink() -> (NatsSink, UnboundedReceiver<Order>) {
-        let (orders, received) = unbounded_channel();
+    fn sink() -> (NatsSink, UnboundedReceiver<Order<NatsLink>>) {
+        let (producer, received) = Producer::without_thread(Arc::default());
         let target = Target {
             stream: "s".to_owned(),
             template: "{topic}".parse().expect("a template"),
             dead_letters: "dead".to_owned(),
         };
-        let worker = (orders, Arc::default());
-        (NatsSink::over(target, Claims::default(), worker, Arc::default()), received)
+        (NatsSink::over(target, Claims::default(), producer), received)
     }
 
     fn at(lsn: u64) -> EventPosition {
@@ -369,13 +276,13 @@ mod tests {
         let last = last.map(|lsn| Last { seq: end, position: at(lsn) });
         let limits = Limits { bytes: 999, from: "max_payload", subjects: vec![">".to_owned()] };
         let writer = Writer::new("o", 1);
-        let synced = Synced { epoch: sink.epoch, writer, end, last, limits };
-        sink.shared.push(Event::Synced(synced));
+        let synced = Synced { writer, end, last, limits };
+        sink.producer.happened(Event::Synced(synced));
         sink.take_reports(&mut Vec::new());
     }
 
-    fn is_sync(received: &mut UnboundedReceiver<Order>) -> bool {
-        matches!(received.try_recv(), Ok(Order::Sync { .. }))
+    fn is_sync(received: &mut UnboundedReceiver<Order<NatsLink>>) -> bool {
+        matches!(received.try_recv(), Ok(Order::Connect { .. }))
     }
 
     #[test]
@@ -389,9 +296,9 @@ mod tests {
         assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
         let mut reports = Vec::new();
         sink.take_reports(&mut reports);
-        assert!(matches!(received.try_recv(), Ok(Order::Publish { .. })) && reports.is_empty());
+        assert!(matches!(received.try_recv(), Ok(Order::Send { .. })) && reports.is_empty());
         let failure = Failure::Unreachable("gone".to_owned());
-        sink.shared.push(Event::Failed { epoch: sink.epoch, failure });
+        sink.producer.happened(Event::Failed(failure));
         assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
         assert_eq!(produce(&mut sink, 3), Err(ProduceError::Full));
         assert!(!is_sync(&mut received), "it would be published behind 1 and 2");
@@ -406,8 +313,8 @@ mod tests {
         sink.take_reports(&mut reports);
         let seqs: Vec<_> = reports.iter().map(|report| report.seq).collect();
         assert_eq!(seqs, [Seq::new(1)]);
-        let Ok(Order::Publish { batch, .. }) = received.try_recv() else { panic!("the second") };
-        assert_eq!((batch.sent.seqs, batch.sent.first), (vec![Seq::new(2)], 42));
+        let Ok(Order::Send { batch, .. }) = received.try_recv() else { panic!("the second") };
+        assert_eq!((batch.sent.tally.seqs, batch.sent.first), (vec![Seq::new(2)], 42));
         let expected = batch.messages[0].headers.get("Nats-Expected-Last-Sequence");
         assert_eq!(expected.map(async_nats::HeaderValue::as_str), Some("41"));
     }

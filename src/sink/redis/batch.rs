@@ -7,8 +7,8 @@ use redis::Cmd;
 use super::entry_id::EntryId;
 use super::script::add_hash;
 use crate::ledger::Seq;
-use crate::metrics::Published;
 use crate::record::Record;
+use crate::sink::link::Tally;
 
 /// A batch of this many entries, or bytes, is sent at once.
 const ENTRIES_MAX: usize = 256;
@@ -30,13 +30,9 @@ pub(super) struct Keys {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) command: Cmd,
-    pub(super) seqs: Vec<Seq>,
+    pub(super) tally: Tally,
     /// The id of its last entry.
     pub(super) last: EntryId,
-    /// How much goes to each topic.
-    pub(super) published: Vec<(String, Published)>,
-    /// When its first entry was produced.
-    pub(super) since: Instant,
     /// The size of the largest value of an entry, in bytes.
     pub(super) largest: u64,
     bytes: usize,
@@ -56,8 +52,7 @@ impl Batch {
             .arg(writer)
             .arg(after.to_string())
             .arg(&keys.maxlen);
-        let (seqs, published) = (Vec::new(), Vec::new());
-        Self { command, seqs, last: after, published, since: now, largest: 0, bytes: 0 }
+        Self { command, tally: Tally::new(now), last: after, largest: 0, bytes: 0 }
     }
 
     /// Adds the entry of a record.
@@ -86,28 +81,15 @@ impl Batch {
             }
         }
         let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
-        self.count(record.topic, bytes as u64);
+        self.tally.add(seq, record.topic, bytes);
         self.bytes += record.bytes();
         self.largest = self.largest.max(largest(record));
-        self.seqs.push(seq);
         self.last = id;
-    }
-
-    /// Most records of a topic follow one another.
-    fn count(&mut self, topic: &str, bytes: u64) {
-        let known = self.published.iter().rposition(|(name, _)| name == topic);
-        let at = known.unwrap_or_else(|| {
-            self.published.push((topic.to_owned(), Published::default()));
-            self.published.len() - 1
-        });
-        let (_, counted) = &mut self.published[at];
-        counted.events += 1;
-        counted.bytes += bytes;
     }
 
     /// Whether it is sent without waiting for more.
     pub(super) fn is_full(&self) -> bool {
-        self.seqs.len() >= ENTRIES_MAX || self.bytes >= BYTES_MAX
+        self.tally.seqs.len() >= ENTRIES_MAX || self.bytes >= BYTES_MAX
     }
 }
 

@@ -2,6 +2,7 @@
 
 use redis::{ErrorKind, RedisError};
 
+use crate::sink::link::Failing;
 use crate::sink::{Condition, Fault};
 
 /// What to do about a node of a Redis Cluster.
@@ -23,6 +24,14 @@ pub(crate) enum Failure {
     /// It answers, and cannot add entries now.
     #[error("{0}")]
     Unusable(String),
+    /// It does not accept a value of that many bytes.
+    #[error("{reply}")]
+    TooLarge {
+        /// The size of the largest value of the batch.
+        bytes: u64,
+        /// The server's answer.
+        reply: String,
+    },
     /// It cannot be used with walpost at all.
     #[error("{0}")]
     Unsupported(String),
@@ -37,23 +46,31 @@ pub(crate) enum Failure {
     Stream(String),
 }
 
-impl Failure {
-    /// The condition to report; `None` if it needs a new session instead.
-    pub(super) fn condition(self) -> Option<Condition> {
-        Some(match self {
+impl Failing for Failure {
+    /// `None`: only a new session finds out what is to be done.
+    fn condition(&self) -> Option<Condition> {
+        Some(match self.clone() {
             Self::Unreachable(reason) => Condition::Unreachable(reason),
             Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
             Self::Unauthorized(reason)
             | Self::Unusable(reason)
-            | Self::Unsupported(reason)
-            | Self::Stream(reason) => Condition::Stalled { reason, fault: Fault::Brokers },
-            Self::Fenced | Self::Superseded => return None,
+            | Self::TooLarge { reply: reason, .. }
+            | Self::Unsupported(reason) => Condition::Stalled { reason, fault: Fault::Brokers },
+            Self::Fenced | Self::Superseded | Self::Stream(_) => return None,
         })
     }
+}
 
-    /// Whether it is the reply to a value that is larger than `proto-max-bulk-len`.
-    pub(super) fn is_of_size(&self) -> bool {
-        matches!(self, Self::Unusable(reply) if reply.contains("invalid bulk length"))
+impl Failure {
+    /// The same as the answer to a batch whose largest value has that many bytes.
+    pub(super) fn of_values(self, bytes: u64) -> Self {
+        match self {
+            // A value is larger than `proto-max-bulk-len`.
+            Self::Unusable(reply) if reply.contains("invalid bulk length") => {
+                Self::TooLarge { bytes, reply }
+            }
+            other => other,
+        }
     }
 
     /// From the text of an error reply, which begins with its code.
@@ -123,6 +140,7 @@ mod tests {
         assert!(
             matches!(cluster, Failure::Unsupported(reason) if reason.contains("not supported"))
         );
-        assert!(Failure::of_reply("ERR Protocol error: invalid bulk length").is_of_size());
+        let large = Failure::of_reply("ERR Protocol error: invalid bulk length").of_values(7);
+        assert!(matches!(large, Failure::TooLarge { bytes: 7, .. }), "{large:?}");
     }
 }

@@ -1,24 +1,21 @@
 //! The sink itself: it makes batches of records, and reports what became of them.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
-
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::batch::{Batch, Keys, fields, largest};
 use super::claims::Claims;
 use super::config::{RedisConfig, RedisSource, owner_key};
 use super::entry_id::EntryId;
 use super::failure::Failure;
+use super::link::{RedisLink, Synced};
 use super::script::FIELDS_MAX;
-use super::shared::{Event, Shared, Synced};
-use super::worker::{Order, Worker};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
+use crate::sink::link::{Event, Producer};
 use crate::sink::{Condition, Outcome, Peer, Report, Sink, SinkError};
 
 /// Redis.
@@ -39,24 +36,10 @@ const REFUSED: &str = "refused";
 pub struct RedisSink {
     keys: Keys,
     claims: Claims,
-    orders: UnboundedSender<Order>,
-    shared: Arc<Shared>,
-    /// Rises with each connection that is asked for, and with each replaced producer.
-    epoch: u64,
+    producer: Producer<RedisLink>,
     chain: Option<Chain>,
-    /// The version of the claims for which a connection was asked, if it has not come yet.
-    asked: Option<u64>,
-    batch: Option<Batch>,
-    /// Entries that are sent, or in the batch.
-    in_flight: usize,
-    /// Whether entries were lost: nothing is taken until they are produced again. An entry behind
-    /// them would make them count as added.
-    is_broken: bool,
     /// The size of a value that the server accepts, as far as known, in bytes.
     value_max: u64,
-    reports: Vec<Report>,
-    conditions: Vec<Condition>,
-    metrics: Arc<Metrics>,
 }
 
 /// What is there, and what was sent, over the current connection.
@@ -82,90 +65,29 @@ impl RedisSink {
             dead_letters: config.dead_letters.clone(),
             maxlen: config.maxlen.map_or_else(String::new, |maxlen| maxlen.to_string()),
         };
-        let shared = Arc::<Shared>::default();
-        let (orders, received) = unbounded_channel();
-        let worker = Worker { source, orders: received, shared: Arc::clone(&shared) };
-        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(failed)?;
-        let thread = thread::Builder::new().name("walpost-redis".to_owned());
-        thread
-            .spawn(move || {
-                runtime.block_on(worker.run());
-                // Does not wait for a pending DNS lookup.
-                runtime.shutdown_background();
-            })
-            .map_err(failed)?;
-        metrics.sink_producers.set(1);
-        Ok(Self::over(keys, claims, (orders, shared), metrics))
+        Ok(Self::over(keys, claims, Producer::new(source, metrics)?))
     }
 
-    /// One whose orders a worker takes.
-    fn over(
-        keys: Keys,
-        claims: Claims,
-        (orders, shared): (UnboundedSender<Order>, Arc<Shared>),
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self {
-            keys,
-            claims,
-            orders,
-            shared,
-            epoch: 0,
-            chain: None,
-            asked: None,
-            batch: None,
-            in_flight: 0,
-            is_broken: false,
-            value_max: VALUE_MAX,
-            reports: Vec::new(),
-            conditions: Vec::new(),
-            metrics,
-        }
+    fn over(keys: Keys, claims: Claims, producer: Producer<RedisLink>) -> Self {
+        Self { keys, claims, producer, chain: None, value_max: VALUE_MAX }
     }
 
     /// Asks for a connection under the current claim, once.
     fn ask_for_connection(&mut self) {
         let version = self.claims.version();
-        if self.is_broken || self.asked == Some(version) {
-            return;
-        }
-        let Some(claim) = self.claims.current() else { return };
-        self.epoch += 1;
-        self.asked = Some(version);
-        self.order(Order::Sync { epoch: self.epoch, claim });
-    }
-
-    fn order(&mut self, order: Order) {
-        if self.orders.send(order).is_err() {
-            let reason = "the thread of the connection to Redis has ended".to_owned();
-            self.conditions.push(Condition::Broken(reason));
-        }
-    }
-
-    /// Sends the batch that is being made.
-    fn flush(&mut self) {
-        if let Some(batch) = self.batch.take() {
-            self.order(Order::Add { epoch: self.epoch, batch });
+        if self.producer.may_ask(version)
+            && let Some(claim) = self.claims.current()
+        {
+            self.producer.ask(version, claim);
         }
     }
 
     fn take_events(&mut self) {
-        for event in self.shared.take() {
+        while let Some(event) = self.producer.next_event() {
             match event {
-                Event::Synced(synced) if synced.epoch == self.epoch => self.synced(synced),
-                Event::Added { epoch, batch, at } if epoch == self.epoch => self.added(&batch, at),
-                Event::Failed { epoch, failure } if epoch == self.epoch => self.failed(&failure),
-                Event::TooLarge { epoch, bytes } if epoch == self.epoch => {
-                    self.value_max = self.value_max.min(bytes.saturating_sub(1));
-                }
-                Event::Condition(condition) => self.conditions.push(condition),
-                // Of a connection that was given up.
-                Event::Synced(_)
-                | Event::Added { .. }
-                | Event::Failed { .. }
-                | Event::TooLarge { .. } => {}
+                Event::Synced(synced) => self.synced(synced),
+                Event::Done(batch, at) => self.added(&batch, at),
+                Event::Failed(failure) => self.failed(&failure),
             }
         }
     }
@@ -173,13 +95,13 @@ impl RedisSink {
     fn synced(&mut self, synced: Synced) {
         let acknowledged = self.claims.acknowledged();
         if synced.last < acknowledged {
-            self.conditions.push(Condition::Regressed(format!(
+            self.producer.conditions.push(Condition::Regressed(format!(
                 "the last event in stream {} has id {}, and Redis has acknowledged {acknowledged}",
                 self.keys.stream, synced.last
             )));
             return;
         }
-        let Some(version) = self.asked.take() else { return };
+        let Some(version) = self.producer.asked() else { return };
         if let Some(value_max) = synced.value_max {
             self.value_max = value_max.min(VALUE_MAX);
         }
@@ -188,25 +110,18 @@ impl RedisSink {
     }
 
     fn added(&mut self, batch: &Batch, at: Instant) {
-        let reports = batch.seqs.iter();
-        let reports = reports.map(|seq| Report { seq: *seq, outcome: Outcome::Delivered, at });
-        self.reports.extend(reports);
-        self.in_flight -= batch.seqs.len();
         self.claims.acknowledge(batch.last);
-        for (topic, published) in &batch.published {
-            self.metrics.published(topic, *published);
-        }
-        let after = at.saturating_duration_since(batch.since);
-        for _ in &batch.seqs {
-            self.metrics.broker_ack(after);
-        }
+        self.producer.delivered(&batch.tally, at);
     }
 
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
-        let is_idle = self.in_flight == 0;
+        if let Failure::TooLarge { bytes, .. } = failure {
+            self.value_max = self.value_max.min(bytes.saturating_sub(1));
+        }
+        let is_idle = self.producer.in_flight == 0;
         let version = self.chain.take().map(|chain| chain.version);
-        let version = self.asked.take().or(version);
+        let version = self.producer.asked().or(version);
         match failure {
             Failure::Fenced | Failure::Superseded => {
                 if let Some(version) = version {
@@ -222,7 +137,7 @@ impl RedisSink {
             _ if is_idle => return self.ask_for_connection(),
             _ => {}
         }
-        self.metrics.publish_error(&self.keys.stream, code_of(failure));
+        self.producer.metrics.publish_error(&self.keys.stream, code_of(failure));
         self.break_off(failure.to_string());
     }
 
@@ -230,16 +145,15 @@ impl RedisSink {
     fn drop_outdated_chain(&mut self) {
         let version = self.claims.version();
         let is_outdated = |chain: &mut Chain| chain.version != version;
-        if self.chain.take_if(is_outdated).is_some() && self.in_flight > 0 {
+        if self.chain.take_if(is_outdated).is_some() && self.producer.in_flight > 0 {
             self.break_off("the state key was opened again".to_owned());
         }
     }
 
     /// What is in flight is to be produced again.
     fn break_off(&mut self, reason: String) {
-        self.is_broken = true;
         self.chain = None;
-        self.conditions.push(Condition::Broken(reason));
+        self.producer.break_off(reason);
     }
 
     /// Why a record cannot be an entry.
@@ -268,7 +182,7 @@ fn code_of(failure: &Failure) -> &'static str {
         Failure::Unreachable(_) => "unreachable",
         Failure::Unauthenticated(_) => "unauthenticated",
         Failure::Unauthorized(_) => "unauthorized",
-        Failure::Unusable(_) => "unusable",
+        Failure::Unusable(_) | Failure::TooLarge { .. } => "unusable",
         Failure::Unsupported(_) => "unsupported",
         Failure::Superseded => "superseded",
         Failure::Fenced => "fenced",
@@ -293,7 +207,7 @@ impl Outlet for RedisSink {
         };
         let at = Instant::now();
         if id <= chain.synced.last {
-            self.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
             return Ok(());
         }
         if id <= chain.tail {
@@ -301,18 +215,20 @@ impl Outlet for RedisSink {
         }
         let (bytes, fields) = (largest(record), fields(record));
         if let Some(refusal) = self.refusal(bytes, fields) {
-            self.metrics.publish_error(record.topic, REFUSED);
+            self.producer.metrics.publish_error(record.topic, REFUSED);
             return Err(ProduceError::Refused(refusal));
         }
         let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
         let batch = self
+            .producer
             .batch
             .get_or_insert_with(|| Batch::new(&self.keys, &chain.synced.writer, chain.tail, at));
         batch.push(seq, id, record, record.topic == self.keys.dead_letters);
         chain.tail = id;
-        self.in_flight += 1;
-        if batch.is_full() {
-            self.flush();
+        let is_full = batch.is_full();
+        self.producer.in_flight += 1;
+        if is_full {
+            self.producer.flush();
         }
         crate::crash_points::point!("produced");
         Ok(())
@@ -329,9 +245,9 @@ impl Sink for RedisSink {
     }
 
     fn take_reports(&mut self, into: &mut Vec<Report>) {
-        self.flush();
+        self.producer.flush();
         self.take_events();
-        into.append(&mut self.reports);
+        into.append(&mut self.producer.reports);
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
@@ -341,28 +257,20 @@ impl Sink for RedisSink {
         if self.chain.is_none() {
             self.ask_for_connection();
         }
-        std::mem::take(&mut self.conditions)
+        std::mem::take(&mut self.producer.conditions)
     }
 
     fn is_connected(&self) -> Option<bool> {
-        self.shared.is_connected()
+        self.producer.is_connected()
     }
 
     async fn wait_for_events(&self, eager: bool) {
-        if eager && !self.reports.is_empty() {
-            return;
-        }
-        tokio::select! {
-            () = self.shared.stirred.notified() => {}
-            () = self.shared.added.notified(), if eager => {}
-        }
+        self.producer.wait_for_events(eager).await;
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
-        self.epoch += 1;
-        (self.chain, self.asked, self.batch) = (None, None, None);
-        (self.in_flight, self.is_broken) = (0, false);
-        self.order(Order::Close);
+        self.chain = None;
+        self.producer.replace();
         Ok(())
     }
 }
@@ -374,10 +282,11 @@ mod tests {
     use super::*;
     use crate::lsn::Lsn;
     use crate::record::Headers;
+    use crate::sink::link::Order;
 
     /// A sink whose worker is the test.
-    fn sink() -> (RedisSink, UnboundedReceiver<Order>) {
-        let (orders, received) = unbounded_channel();
+    fn sink() -> (RedisSink, UnboundedReceiver<Order<RedisLink>>) {
+        let (producer, received) = Producer::without_thread(Arc::default());
         let text = |text: &str| text.to_owned();
         let keys = Keys {
             stream: text("s"),
@@ -385,8 +294,7 @@ mod tests {
             dead_letters: text("dead"),
             maxlen: String::new(),
         };
-        let worker = (orders, Arc::default());
-        (RedisSink::over(keys, Claims::default(), worker, Arc::default()), received)
+        (RedisSink::over(keys, Claims::default(), producer), received)
     }
 
     fn at(lsn: u64) -> EventPosition {
@@ -406,14 +314,13 @@ mod tests {
     }
 
     fn synced(sink: &mut RedisSink, last: EntryId) {
-        let synced =
-            Synced { epoch: sink.epoch, writer: "w".into(), generation: 1, last, value_max: None };
-        sink.shared.push(Event::Synced(synced));
+        let synced = Synced { writer: "w".into(), generation: 1, last, value_max: None };
+        sink.producer.happened(Event::Synced(synced));
         sink.take_reports(&mut Vec::new());
     }
 
-    fn is_sync(received: &mut UnboundedReceiver<Order>) -> bool {
-        matches!(received.try_recv(), Ok(Order::Sync { .. }))
+    fn is_sync(received: &mut UnboundedReceiver<Order<RedisLink>>) -> bool {
+        matches!(received.try_recv(), Ok(Order::Connect { .. }))
     }
 
     #[test]
@@ -427,9 +334,9 @@ mod tests {
         assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
         let mut reports = Vec::new();
         sink.take_reports(&mut reports);
-        assert!(matches!(received.try_recv(), Ok(Order::Add { .. })) && reports.is_empty());
+        assert!(matches!(received.try_recv(), Ok(Order::Send { .. })) && reports.is_empty());
         let failure = Failure::Unreachable("gone".to_owned());
-        sink.shared.push(Event::Failed { epoch: sink.epoch, failure });
+        sink.producer.happened(Event::Failed(failure));
         assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
         assert_eq!(produce(&mut sink, 3), Err(ProduceError::Full));
         assert!(!is_sync(&mut received), "it would be added behind 1 and 2");
@@ -444,8 +351,8 @@ mod tests {
         sink.take_reports(&mut reports);
         let seqs: Vec<_> = reports.iter().map(|report| report.seq).collect();
         assert_eq!(seqs, [Seq::new(1)]);
-        let Ok(Order::Add { batch, .. }) = received.try_recv() else { panic!("the second") };
-        assert_eq!(batch.seqs, [Seq::new(2)]);
+        let Ok(Order::Send { batch, .. }) = received.try_recv() else { panic!("the second") };
+        assert_eq!(batch.tally.seqs, [Seq::new(2)]);
     }
 
     #[test]

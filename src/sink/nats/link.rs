@@ -1,13 +1,10 @@
-//! The thread that owns the connection: it connects, synchronises, publishes messages one behind the
-//! other, and reports what became of them. It decides nothing about records.
+//! A connection over which messages are published: one behind the other, and acknowledged later.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_nats::{Client, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
 use super::api::acknowledged;
@@ -16,10 +13,10 @@ use super::config::{NatsConfig, NatsSource};
 use super::connection::{Connection, connect};
 use super::failure::Failure;
 use super::message::{Limits, Message};
-use super::shared::{Event, Shared, Synced};
-use super::state_key::{foreign, last_event, read, usable_stream};
+use super::message_id::Writer;
+use super::state_key::{Last, foreign, last_event, read, usable_stream};
 use crate::sink::Condition;
-use crate::sink::delays::delays;
+use crate::sink::link::{Ended, Link, Session};
 
 /// How many messages, and bytes of them, are sent before the first of them is acknowledged. A round
 /// trip of 20 ms then allows 100,000 messages per second. A server refuses messages above 10,000 of
@@ -30,37 +27,19 @@ const WINDOW_BYTES: usize = 8 << 20;
 /// How long the oldest batch may wait for its acknowledgements. Then the connection is opened anew.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Minimum and maximum delay between two attempts to connect.
-const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-
-/// An order of the sink.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Connect, under this claim of the state key. What was ordered before is given up.
-    Sync { epoch: u64, claim: String },
-    /// Publish these messages, over the connection of this epoch.
-    Publish { epoch: u64, batch: Batch },
-    /// Close the connection.
-    Close,
-}
-
-pub(super) struct Worker {
-    pub(super) source: NatsSource,
-    pub(super) orders: UnboundedReceiver<Order>,
-    pub(super) shared: Arc<Shared>,
-}
-
-/// What ends a connection, or the attempt to open one.
-enum Ended {
-    /// Another order.
-    Order(Order),
-    /// The sink is gone.
-    Gone,
-    Failed(Failure),
+/// What is there when a connection begins.
+#[derive(Debug, Clone)]
+pub(super) struct Synced {
+    pub(super) writer: Writer,
+    /// The sequence number of the stream's last message.
+    pub(super) end: u64,
+    /// The last event in it; `None`: none of this generation.
+    pub(super) last: Option<Last>,
+    pub(super) limits: Limits,
 }
 
 /// A connection over which messages can be published.
-struct Open {
+pub(super) struct NatsLink {
     connection: Connection,
     /// Acknowledgements: their subjects end in the sequence number of the message.
     acks: Subscriber,
@@ -78,80 +57,27 @@ struct InFlight {
     missing: usize,
 }
 
-impl Worker {
-    /// Works until the sink is gone.
-    pub(super) async fn run(mut self) {
-        let mut next = None;
-        loop {
-            let order = match next.take() {
-                Some(order) => order,
-                None => match self.orders.recv().await {
-                    Some(order) => order,
-                    None => return,
-                },
-            };
-            // Messages of a connection that has failed are produced again.
-            let Order::Sync { epoch, claim } = order else { continue };
-            match self.serve(epoch, &claim).await {
-                Ended::Order(order) => next = Some(order),
-                Ended::Gone => return,
-                Ended::Failed(failure) => self.shared.push(Event::Failed { epoch, failure }),
-            }
-        }
-    }
+impl Link for NatsLink {
+    const THREAD: &'static str = "walpost-nats";
+    type Source = NatsSource;
+    /// The claim of the state key.
+    type Claim = String;
+    type Batch = Batch;
+    type Synced = Synced;
+    /// All messages of a batch are in the stream.
+    type Done = Sent;
+    type Failure = Failure;
 
-    async fn serve(&mut self, epoch: u64, claim: &str) -> Ended {
-        let mut open = match self.connect(epoch, claim).await {
-            Ok(open) => open,
-            Err(ended) => return ended,
-        };
-        self.shared.set_connected(true);
-        let ended = self.stream(epoch, &mut open).await;
-        if let Ended::Failed(_) = &ended {
-            self.shared.set_connected(false);
-        }
-        ended
-    }
-
-    /// Connects and synchronises, however long it takes.
-    async fn connect(&mut self, epoch: u64, claim: &str) -> Result<Open, Ended> {
-        let mut delays = delays(RETRY_DELAYS);
-        let mut reported: Option<Failure> = None;
-        loop {
-            let attempt = open(&self.source, epoch, claim);
-            let failure = tokio::select! {
-                biased;
-                order = self.orders.recv() => return Err(order.map_or(Ended::Gone, Ended::Order)),
-                opened = attempt => match opened {
-                    Ok((open, synced)) => {
-                        if reported.is_some() {
-                            self.shared.push(Event::Condition(Condition::Flowing));
-                        }
-                        self.shared.push(Event::Synced(synced));
-                        return Ok(open);
-                    }
-                    Err(Failure::Fenced) => return Err(Ended::Failed(Failure::Fenced)),
-                    Err(failure) => failure,
-                },
-            };
-            self.shared.set_connected(false);
-            if reported.as_ref() != Some(&failure) {
-                if let Some(condition) = failure.clone().condition() {
-                    self.shared.push(Event::Condition(condition));
-                }
-                reported = Some(failure);
-            }
-            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]);
-            tokio::select! {
-                biased;
-                order = self.orders.recv() => return Err(order.map_or(Ended::Gone, Ended::Order)),
-                () = sleep(delay) => {}
-            }
-        }
+    async fn open(
+        source: &NatsSource,
+        claim: &String,
+        _report: &(dyn Fn(Condition) + Sync),
+    ) -> Result<(Self, Synced), Failure> {
+        open(source, claim).await
     }
 
     /// Publishes batches until something ends that.
-    async fn stream(&mut self, epoch: u64, open: &mut Open) -> Ended {
+    async fn stream(&mut self, session: &mut Session<'_, Self>) -> Ended<Self> {
         let mut sent: VecDeque<InFlight> = VecDeque::new();
         let mut waiting: VecDeque<Batch> = VecDeque::new();
         let (mut messages, mut bytes) = (0, 0);
@@ -166,7 +92,7 @@ impl Worker {
                 let Batch { messages: contents, bytes: size, sent: about } = batch;
                 let count = contents.len();
                 (messages, bytes) = (messages + count, bytes + size);
-                if let Err(failure) = publish(open, about.first, contents).await {
+                if let Err(failure) = publish(self, about.first, contents).await {
                     return Ended::Failed(failure);
                 }
                 let in_flight =
@@ -175,33 +101,30 @@ impl Worker {
             }
             tokio::select! {
                 biased;
-                ack = open.acks.next() => {
-                    let Some(ack) = ack else { return Ended::Failed(open.connection.failed().await) };
+                ack = self.acks.next() => {
+                    let Some(ack) = ack else { return Ended::Failed(self.connection.failed().await) };
                     let mut next = Some(ack);
                     while let Some(ack) = next {
-                        if let Err(failure) = take(&ack, open, &mut sent) {
+                        if let Err(failure) = take(&ack, self, &mut sent) {
                             return Ended::Failed(failure);
                         }
-                        next = open.acks.next().now_or_never().flatten();
+                        next = self.acks.next().now_or_never().flatten();
                     }
                     progress = Instant::now();
                     while sent.front().is_some_and(|batch| batch.missing == 0)
                         && let Some(batch) = sent.pop_front()
                     {
                         (messages, bytes) = (messages - batch.messages, bytes - batch.bytes);
-                        let batch = batch.sent;
-                        self.shared.push(Event::Stored { epoch, batch, at: progress });
+                        session.done(batch.sent);
                     }
                 }
-                failure = open.connection.failed() => return Ended::Failed(failure),
-                order = self.orders.recv() => match order {
-                    Some(Order::Publish { epoch: of, batch }) if of == epoch => waiting.push_back(batch),
-                    Some(Order::Publish { .. }) => {}
-                    Some(order) => return Ended::Order(order),
-                    None => return Ended::Gone,
+                failure = self.connection.failed() => return Ended::Failed(failure),
+                next = session.next() => match next {
+                    Ok(batch) => waiting.push_back(batch),
+                    Err(ended) => return ended,
                 },
                 () = sleep(ANSWER_TIMEOUT.saturating_sub(progress.elapsed())), if !sent.is_empty() => {
-                    return Ended::Failed(unanswered(&open.address));
+                    return Ended::Failed(unanswered(&self.address));
                 }
             }
         }
@@ -209,7 +132,7 @@ impl Worker {
 }
 
 /// Connects, and reads what is there.
-async fn open(source: &NatsSource, epoch: u64, claim: &str) -> Result<(Open, Synced), Failure> {
+async fn open(source: &NatsSource, claim: &str) -> Result<(NatsLink, Synced), Failure> {
     let config = source.read().map_err(Failure::Unusable)?;
     let connection = connect(&config).await?;
     let client = connection.client.clone();
@@ -218,22 +141,17 @@ async fn open(source: &NatsSource, epoch: u64, claim: &str) -> Result<(Open, Syn
         let acks = client.subscribe(format!("{inbox}.*")).await;
         let acks =
             acks.map_err(|error| Failure::Unreachable(format!("cannot subscribe: {error}")))?;
-        let synced = sync(&client, &config, epoch, claim).await?;
+        let synced = sync(&client, &config, claim).await?;
         Ok((inbox, acks, synced))
     };
     let address = config.url.address();
     let synchronised = timeout(ANSWER_TIMEOUT, connection.or_failed(synchronised)).await;
     let (inbox, acks, synced) = synchronised.unwrap_or_else(|_| Err(unanswered(&address)))?;
-    Ok((Open { connection, acks, inbox, stream: config.stream, address }, synced))
+    Ok((NatsLink { connection, acks, inbox, stream: config.stream, address }, synced))
 }
 
 /// What the stream has, if this claim is still the one of the state key.
-async fn sync(
-    client: &Client,
-    config: &NatsConfig,
-    epoch: u64,
-    claim: &str,
-) -> Result<Synced, Failure> {
+async fn sync(client: &Client, config: &NatsConfig, claim: &str) -> Result<Synced, Failure> {
     let entry = read(client, config).await?.filter(|entry| entry.claim() == claim);
     let entry = entry.ok_or(Failure::Fenced)?;
     let stream = usable_stream(client, config).await?;
@@ -245,11 +163,11 @@ async fn sync(
         (size, "max_msg_size of the stream")
     });
     let limits = Limits { bytes, from, subjects: stream.config.subjects };
-    Ok(Synced { epoch, writer: entry.writer(), end: stream.state.last_seq, last, limits })
+    Ok(Synced { writer: entry.writer(), end: stream.state.last_seq, last, limits })
 }
 
 /// Sends the messages of a batch; they are acknowledged later.
-async fn publish(open: &Open, first: u64, messages: Vec<Message>) -> Result<(), Failure> {
+async fn publish(open: &NatsLink, first: u64, messages: Vec<Message>) -> Result<(), Failure> {
     let sending = async {
         for (number, message) in (first..).zip(messages) {
             let Message { subject, headers, payload, .. } = message;
@@ -267,7 +185,7 @@ async fn publish(open: &Open, first: u64, messages: Vec<Message>) -> Result<(), 
 /// Counts an acknowledgement.
 fn take(
     ack: &async_nats::Message,
-    open: &Open,
+    open: &NatsLink,
     sent: &mut VecDeque<InFlight>,
 ) -> Result<(), Failure> {
     let number = ack.subject.rsplit('.').next().and_then(|number| number.parse::<u64>().ok());

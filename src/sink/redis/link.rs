@@ -1,25 +1,22 @@
-//! The thread that owns the connection: it connects, synchronises, sends batches one behind the
-//! other, and reports what became of them. It decides nothing about records.
+//! A connection over which entries are added: batches follow each other, and are answered later.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
 use super::batch::Batch;
 use super::claims::nonce;
 use super::config::{RedisConfig, RedisSource};
 use super::connection::{Connection, connect};
+use super::entry_id::EntryId;
 use super::failure::Failure;
 use super::script::{added, load, sync};
-use super::shared::{Event, Shared, Synced};
-use crate::sink::delays::delays;
+use crate::sink::link::{Ended, Link, Session};
 use crate::sink::{Condition, Fault};
 
 /// How many batches are sent before the first of them is answered: fewer than the client queues.
@@ -34,124 +31,48 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// How long Redis waits for replicas before it answers.
 const REPLICAS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Minimum and maximum delay between two attempts to connect.
-const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-
-/// An order of the sink.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Connect, under this claim of the state key. What was ordered before is given up.
-    Sync { epoch: u64, claim: String },
-    /// Add these entries, over the connection of this epoch.
-    Add { epoch: u64, batch: Batch },
-    /// Close the connection.
-    Close,
+/// What is there when a connection begins.
+#[derive(Debug, Clone)]
+pub(super) struct Synced {
+    pub(super) writer: String,
+    pub(super) generation: u8,
+    /// The id of the last event that was handled.
+    pub(super) last: EntryId,
+    /// The size of a value that the server accepts, in bytes, if the user may ask for it.
+    pub(super) value_max: Option<u64>,
 }
 
-pub(super) struct Worker {
-    pub(super) source: RedisSource,
-    pub(super) orders: UnboundedReceiver<Order>,
-    pub(super) shared: Arc<Shared>,
-}
-
-/// What ends a connection, or the attempt to open one.
-enum Ended {
-    /// Another order.
-    Order(Order),
-    /// The sink is gone.
-    Gone,
-    Failed(Failure),
+/// A connection over which entries can be added.
+pub(super) struct RedisLink {
+    connection: Connection,
+    config: RedisConfig,
 }
 
 /// A batch that was sent, with its outcome.
 type Sent = Pin<Box<dyn Future<Output = (Batch, Result<(), Failure>)> + Send>>;
 
-impl Worker {
-    /// Works until the sink is gone.
-    pub(super) async fn run(mut self) {
-        let mut next = None;
-        loop {
-            let order = match next.take() {
-                Some(order) => order,
-                None => match self.orders.recv().await {
-                    Some(order) => order,
-                    None => return,
-                },
-            };
-            // Entries of a connection that has failed are produced again.
-            let Order::Sync { epoch, claim } = order else { continue };
-            match self.serve(epoch, &claim).await {
-                Ended::Order(order) => next = Some(order),
-                Ended::Gone => return,
-                Ended::Failed(failure) => self.shared.push(Event::Failed { epoch, failure }),
-            }
-        }
-    }
+impl Link for RedisLink {
+    const THREAD: &'static str = "walpost-redis";
+    type Source = RedisSource;
+    /// The claim of the state key.
+    type Claim = String;
+    type Batch = Batch;
+    type Synced = Synced;
+    /// A batch is in the stream, and as durable as configured.
+    type Done = Batch;
+    type Failure = Failure;
 
-    async fn serve(&mut self, epoch: u64, claim: &str) -> Ended {
-        let (mut connection, config) = match self.connect(epoch, claim).await {
-            Ok(connected) => connected,
-            Err(ended) => return ended,
-        };
-        self.shared.set_connected(true);
-        let ended = self.stream(epoch, &mut connection, &config).await;
-        if let Ended::Failed(_) = &ended {
-            self.shared.set_connected(false);
-        }
-        ended
-    }
-
-    /// Connects and synchronises, however long it takes.
-    async fn connect(
-        &mut self,
-        epoch: u64,
-        claim: &str,
-    ) -> Result<(Connection, RedisConfig), Ended> {
-        let mut delays = delays(RETRY_DELAYS);
-        let mut reported: Option<Failure> = None;
-        loop {
-            let attempt = open(&self.source, epoch, claim, &self.shared);
-            let failure = tokio::select! {
-                biased;
-                order = self.orders.recv() => return Err(order.map_or(Ended::Gone, Ended::Order)),
-                opened = attempt => match opened {
-                    Ok((connection, config, synced)) => {
-                        if reported.is_some() {
-                            self.shared.push(Event::Condition(Condition::Flowing));
-                        }
-                        self.shared.push(Event::Synced(synced));
-                        return Ok((connection, config));
-                    }
-                    // Only a new session finds out what is to be done.
-                    Err(
-                        failure @ (Failure::Fenced | Failure::Superseded | Failure::Stream(_)),
-                    ) => return Err(Ended::Failed(failure)),
-                    Err(failure) => failure,
-                },
-            };
-            self.shared.set_connected(false);
-            if reported.as_ref() != Some(&failure) {
-                if let Some(condition) = failure.clone().condition() {
-                    self.shared.push(Event::Condition(condition));
-                }
-                reported = Some(failure);
-            }
-            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]);
-            tokio::select! {
-                biased;
-                order = self.orders.recv() => return Err(order.map_or(Ended::Gone, Ended::Order)),
-                () = sleep(delay) => {}
-            }
-        }
+    async fn open(
+        source: &RedisSource,
+        claim: &String,
+        report: &(dyn Fn(Condition) + Sync),
+    ) -> Result<(Self, Synced), Failure> {
+        open(source, claim, report).await
     }
 
     /// Sends batches until something ends that.
-    async fn stream(
-        &mut self,
-        epoch: u64,
-        connection: &mut Connection,
-        config: &RedisConfig,
-    ) -> Ended {
+    async fn stream(&mut self, session: &mut Session<'_, Self>) -> Ended<Self> {
+        let Self { connection, config } = self;
         let mut sent: FuturesOrdered<Sent> = FuturesOrdered::new();
         let mut waiting: VecDeque<Batch> = VecDeque::new();
         let mut progress = Instant::now();
@@ -168,20 +89,14 @@ impl Worker {
                 biased;
                 Some((batch, outcome)) = sent.next(), if !sent.is_empty() => {
                     if let Err(failure) = outcome {
-                        if failure.is_of_size() {
-                            let bytes = batch.largest;
-                            self.shared.push(Event::TooLarge { epoch, bytes });
-                        }
-                        return Ended::Failed(failure);
+                        return Ended::Failed(failure.of_values(batch.largest));
                     }
                     progress = Instant::now();
-                    self.shared.push(Event::Added { epoch, batch, at: progress });
+                    session.done(batch);
                 }
-                order = self.orders.recv() => match order {
-                    Some(Order::Add { epoch: of, batch }) if of == epoch => waiting.push_back(batch),
-                    Some(Order::Add { .. }) => {}
-                    Some(order) => return Ended::Order(order),
-                    None => return Ended::Gone,
+                next = session.next() => match next {
+                    Ok(batch) => waiting.push_back(batch),
+                    Err(ended) => return ended,
                 },
                 () = sleep(ANSWER_TIMEOUT.saturating_sub(progress.elapsed())), if !sent.is_empty() => {
                     return Ended::Failed(unanswered(config));
@@ -205,10 +120,9 @@ impl Worker {
 /// Connects, and makes this connection the only one that may add entries.
 async fn open(
     source: &RedisSource,
-    epoch: u64,
     claim: &str,
-    shared: &Shared,
-) -> Result<(Connection, RedisConfig, Synced), Failure> {
+    report: &(dyn Fn(Condition) + Sync),
+) -> Result<(RedisLink, Synced), Failure> {
     let config = source.read().map_err(Failure::Unusable)?;
     let connection = connect(&config).await?;
     let mut client = connection.client.clone();
@@ -222,10 +136,9 @@ async fn open(
     let (generation, last, value_max) =
         synchronised.unwrap_or_else(|_| Err(unanswered(&config)))?;
     // What is there already counts as delivered only if the replicas have it too.
-    let report = |condition| shared.push(Event::Condition(condition));
-    await_replicas(&mut client, &config, Some(&report)).await?;
-    let synced = Synced { epoch, writer, generation, last, value_max };
-    Ok((connection, config, synced))
+    await_replicas(&mut client, &config, Some(report)).await?;
+    let synced = Synced { writer, generation, last, value_max };
+    Ok((RedisLink { connection, config }, synced))
 }
 
 /// The size of a value that the server accepts, unless the user may not ask.
@@ -242,7 +155,7 @@ fn send(mut client: MultiplexedConnection, batch: Batch, config: &RedisConfig) -
     Box::pin(async move {
         let answer = client.req_packed_command(&batch.command).await;
         let answer = match answer.and_then(redis::Value::extract_error) {
-            Ok(answer) => added(&answer, batch.seqs.len(), &stream),
+            Ok(answer) => added(&answer, batch.tally.seqs.len(), &stream),
             Err(error) => Err(Failure::from(error)),
         };
         let outcome = match answer {
