@@ -5,6 +5,7 @@
 #![allow(unreachable_pub)]
 
 mod configuration;
+mod consumer;
 mod durability;
 mod fixture;
 mod kills;
