@@ -331,14 +331,14 @@ impl Nats {
     pub async fn follow(&self, stream: &str) -> mpsc::UnboundedReceiver<Consumed> {
         let client = self.client().await;
         let inbox = client.new_inbox();
-        let mut received = client.subscribe(inbox.clone()).await.expect("a subscription");
+        let mut messages = client.subscribe(inbox.clone()).await.expect("a subscription");
         client.flush().await.expect("it is sent");
         consumer(&client, stream, 1, &json!({ "deliver_subject": inbox })).await;
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             // The subscription lives as long as its client.
             let _client = client;
-            while let Some(message) = received.next().await {
+            while let Some(message) = messages.next().await {
                 if sender.send(record(&stored(message))).is_err() {
                     return;
                 }

@@ -128,7 +128,7 @@ async fn settled(fixture: &SinkFixture, endpoints: &Endpoints) -> Now {
         let same = now.walsender == before.walsender && now.reconnects == before.reconnects;
         let is_settled = !ready && same && now.walsender.is_some() && now.oldest == before.oldest;
         before = now;
-        is_settled.then(|| ()).ok_or_else(|| format!("{before:?}"))
+        is_settled.then_some(()).ok_or_else(|| format!("{before:?}"))
     })
     .await;
     before

@@ -64,7 +64,7 @@ async fn main() -> ExitCode {
             _ = tokio::signal::ctrl_c() => Err("interrupted".to_owned()),
         }
     });
-    let ended = ended.await;
+    let ended = Box::pin(ended).await;
     let report = report.lock().unwrap_or_else(PoisonError::into_inner);
     println!("{report}");
     match ended {
