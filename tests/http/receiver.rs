@@ -21,6 +21,7 @@ use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
+use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{Consumed, Port};
 
 /// A request.
@@ -195,12 +196,18 @@ impl Drop for Receiver {
     }
 }
 
-/// A listener whose port can be bound again while old connections of it linger.
+/// A listener whose port can be bound again while old connections of it linger. A process that was
+/// forked while the port was bound has it too, until it executes its program.
 fn listener(port: u16) -> TcpListener {
+    let address = SocketAddr::from(([127, 0, 0, 1], port)).into();
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_reuse_address(true).expect("an option");
     socket.set_nonblocking(true).expect("an option");
-    socket.bind(&SocketAddr::from(([127, 0, 0, 1], port)).into()).expect("a free port");
+    let began = Instant::now();
+    while let Err(error) = socket.bind(&address) {
+        assert!(began.elapsed() < SHORT_TIMEOUT, "{error}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     socket.listen(128).expect("it listens");
     TcpListener::from_std(socket.into()).expect("a listener")
 }
