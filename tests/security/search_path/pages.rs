@@ -130,11 +130,11 @@ impl Trap {
                 continue;
             }
             let statements = statements(&source);
-            // Those of Kafka have one for each way to deduplicate; a Redis consumer keeps the id of
-            // the last entry, and a receiver of requests that of each event.
+            // Those of Kafka have one for each way to deduplicate; consumers of Redis and NATS keep the
+            // id of the last entry or message, and a receiver of requests that of each event.
             let expected = match what.as_str() {
                 http if http.contains("/http/") => 3,
-                redis if redis.contains("/redis/") => 4,
+                streams if streams.contains("/redis/") || streams.contains("/nats/") => 4,
                 _ => 5,
             };
             assert_eq!(statements.len(), expected, "{what}: {statements:#?}");
