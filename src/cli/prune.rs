@@ -186,11 +186,9 @@ fn begin<'a>(
     Prune::new(client, what, archive, limits, is_stopped)
 }
 
-/// The time that lies this long ago, by the server's clock.
+/// The time that lies this long ago, by the server's clock, in a session that `prepare` has prepared.
 async fn time_before(client: &SqlClient, ago: Duration) -> Result<String, SourceError> {
     let failed = |error| SourceError::query("asking for the time", &error);
-    let set = "SET datestyle = 'ISO'; SET timezone = 'UTC'";
-    client.batch_execute(set).await.map_err(failed)?;
     let sql = "SELECT (pg_catalog.now() - $1::pg_catalog.float8 * '1 s'::pg_catalog.interval)
                       ::pg_catalog.text";
     let row = client.query_one(sql, &[&ago.as_secs_f64()]).await.map_err(failed)?;

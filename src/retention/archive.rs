@@ -28,6 +28,9 @@ pub(crate) enum Archive<'a> {
     Command(&'a str),
 }
 
+/// How long the rows for a command may take to be read: for PostgreSQL 17 or later.
+const READ_LIMIT: Duration = Duration::from_secs(60);
+
 /// A row `o` in JSON, whatever columns it has: `o` alone would be one of that name. Its values of type
 /// `json` may have line breaks, which can only be between tokens.
 pub(super) const JSON: &str = "pg_catalog.row_to_json(o.*)::pg_catalog.text";
@@ -231,9 +234,6 @@ pub(super) async fn lines(
     lines.rows = format!("{{{}}}", ids.join(","));
     Ok(lines)
 }
-
-/// How long the rows for a command may take to be read: for PostgreSQL 17 or later.
-const READ_LIMIT: Duration = Duration::from_secs(60);
 
 /// Writes lines to the command's standard input; returns once it has ended with 0, and has read them.
 pub(super) async fn pipe(

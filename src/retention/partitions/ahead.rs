@@ -17,10 +17,10 @@ use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::drop::IS_ANOTHER;
 use super::exclusion;
 use super::periods::{BEGUN, Period, Unmade, ZONE_AHEAD_S, missing, occupied};
 use super::tree::{Kind, PartitionedTable};
+use super::{IS_ANOTHER, raise_if};
 use crate::outbox::TableName;
 use crate::retention::error::{PruneError, database};
 use crate::retention::prune::{LOCK_ATTEMPTS, LOCK_PAUSE, pause};
@@ -188,19 +188,15 @@ async fn make(
     Ok(Err(Refused::Unmade(Unmade::Locked)))
 }
 
-/// Undoes the transaction if it has attached the partition to another table than this one, whose schema
-/// was renamed meanwhile.
+/// Undoes the transaction if it has attached the partition to another table than this one.
 fn require_attached(table: &PartitionedTable, name: &TableName) -> String {
-    let body = format!(
-        "BEGIN
-             IF NOT EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = {}
-                               AND inhrelid = pg_catalog.to_regclass({})::pg_catalog.oid)
-             THEN RAISE EXCEPTION 'another table' USING ERRCODE = '{IS_ANOTHER}'; END IF;
-         END",
+    let is_not = format!(
+        "NOT EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = {}
+                        AND inhrelid = pg_catalog.to_regclass({})::pg_catalog.oid)",
         table.oid,
         escape_literal(&name.to_string()),
     );
-    format!("DO {}", escape_literal(&body))
+    raise_if(&is_not, IS_ANOTHER)
 }
 
 /// Locks the default partition, and ends the transaction if a writer may have chosen it for a row of
@@ -218,13 +214,10 @@ fn require_future(table: &PartitionedTable, Period { begins, .. }: &Period) -> S
         Some(key) if key.is_without_zone => ZONE_AHEAD_S,
         _ => 0,
     };
-    let body = format!(
-        "BEGIN
-             IF {}::pg_catalog.timestamp <= (pg_catalog.clock_timestamp() AT TIME ZONE 'UTC') + '{} s'::pg_catalog.interval
-             THEN RAISE EXCEPTION 'the period has begun' USING ERRCODE = '{HAS_BEGUN}'; END IF;
-         END",
+    let has_begun = format!(
+        "{}::pg_catalog.timestamp <= (pg_catalog.clock_timestamp() AT TIME ZONE 'UTC') + '{} s'::pg_catalog.interval",
         escape_literal(begins),
         u64::from(zones_s) + BEGUN.as_secs(),
     );
-    format!("{lock} DO {};", escape_literal(&body))
+    format!("{lock} {};", raise_if(&has_begun, HAS_BEGUN))
 }

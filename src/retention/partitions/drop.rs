@@ -17,11 +17,12 @@
 
 use std::time::{Duration, Instant};
 
-use postgres_protocol::escape::{escape_identifier, escape_literal};
+use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::tree::{Kind, Partition, PartitionedTable};
+use super::{IS_ANOTHER, raise_if};
 use crate::excerpt::excerpt;
 use crate::retention::batch::FROZEN_LIMIT;
 use crate::retention::error::{PruneError, database};
@@ -39,9 +40,6 @@ const DROP_LIMIT: Duration = Duration::from_secs(1);
 /// Pages that are read at once: at first, and at most.
 const PAGES_FIRST: u64 = 256;
 const PAGES_MAX: u64 = 32_768;
-
-/// The SQLSTATE with which the transaction ends if a name means another table meanwhile.
-pub(super) const IS_ANOTHER: &str = "WP002";
 
 /// What became of a partition.
 #[derive(Debug)]
@@ -379,7 +377,11 @@ impl Prune<'_> {
             (self.limits.lock + PART_LIMIT).as_millis(),
             table.name,
             DROP_LIMIT.as_millis(),
-            require_gone(partition),
+            // Undone, if that was another table.
+            raise_if(
+                &format!("EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = {})", partition.oid),
+                IS_ANOTHER
+            ),
             name = partition.name,
         );
         for attempt in 0..*attempts {
@@ -401,18 +403,6 @@ impl Prune<'_> {
         }
         Ok(Err(Attempt::Done(Fate::Left(Left::Locked))))
     }
-}
-
-/// Undoes the transaction if it has dropped another table than this partition: a schema can be renamed
-/// whatever locks its tables have, and names mean other tables then.
-fn require_gone(Partition { oid, .. }: &Partition) -> String {
-    let body = format!(
-        "BEGIN
-             IF EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = {oid})
-             THEN RAISE EXCEPTION 'another table' USING ERRCODE = '{IS_ANOTHER}'; END IF;
-         END"
-    );
-    format!("DO {}", escape_literal(&body))
 }
 
 fn is_deletable(counted: &Counted) -> bool {
