@@ -235,7 +235,7 @@ async fn each_row_of_a_partition_is_archived_once_and_then_it_is_dropped() {
     assert!(code == Some(78) && said.contains("partitions of one table"), "{code:?} {said}");
     parts.postgres().execute("DROP TRIGGER picky ON public.archive").await;
     // Killed after the first transaction.
-    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = parts.kept.pruning();
     let prune = prune.args(["--older-than", "0s", "--batch", "10000", "--sleep", "1h"]);
     let prune = prune.args(["--partitions-ahead", "0s"]);
     let prune = prune.args(to).start();
@@ -323,9 +323,8 @@ async fn attached_rows_are_kept(recovers: bool) {
 async fn a_killed_prune_leaves_a_partition_whole_or_dropped() {
     let (parts, walpost, first) = Parts::with_an_old_one().await;
     let dying = async |point: &str| {
-        let prune = parts.kept.fixture.command("prune").args(["--older-than", "0s"]);
+        let prune = parts.kept.pruning().args(["--older-than", "0s"]);
         let prune = prune.args(["--partitions-ahead", "60s"]);
-        let prune = prune.args(["--state-topic", &parts.kept.topic]);
         let prune = prune.env("FAILPOINTS", point).start();
         let status = prune.wait(SHORT_TIMEOUT).await.expect("it dies");
         assert_eq!(status.code(), None, "{:?}", prune.stderr());

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
 use walpost_bed::oracle::{self, Row};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Major, Postgres, Stop, Walpost, eventually};
+use walpost_bed::{Major, Postgres, Stop, Walpost, WalpostBuilder, eventually};
 
 use super::recover::counted;
 use super::state_topic::{newest_state, topic};
@@ -66,9 +66,14 @@ impl Kept {
         self.fixture.confirmed(LONG_TIMEOUT).await;
     }
 
+    /// A prune that is to be started.
+    pub fn pruning(&self) -> WalpostBuilder {
+        self.fixture.command("prune").args(["--state-topic", &self.topic])
+    }
+
     /// The exit code, and what is printed.
     pub async fn prune(&self, arguments: &[&str]) -> (Option<i32>, String) {
-        let prune = self.fixture.command("prune").args(["--state-topic", &self.topic]);
+        let prune = self.pruning();
         let prune = prune.args(arguments).start();
         let (code, said) = ended(&prune).await;
         (code, format!("{}\n{said}", prune.stdout().join("\n")))

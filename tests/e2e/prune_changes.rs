@@ -52,7 +52,7 @@ async fn rows_of_a_table_that_is_rewritten_while_a_command_runs_are_archived_or_
         began.display(),
         go.display()
     );
-    let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+    let prune = kept.pruning();
     let prune = prune.args(["--older-than", "0s", "--batch", "300"]);
     let prune = prune.args(["--archive-command", &command]).start();
     eventually(SHORT_TIMEOUT, "the command has begun", async || began.exists()).await;
@@ -78,7 +78,7 @@ async fn a_table_that_gets_the_name_meanwhile_is_not_pruned() {
     // A publication has the table, whatever its name is.
     walpost.kill9().await;
     let postgres = &kept.fixture.postgres;
-    let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+    let prune = kept.pruning();
     let prune = prune.args(["--older-than", "0s", "--batch", "50", "--sleep", "1s"]).start();
     eventually(SHORT_TIMEOUT, "it has deleted some", async || kept.left().await < 300).await;
     let swap = "BEGIN; ALTER TABLE public.outbox RENAME TO old;
@@ -98,7 +98,7 @@ async fn a_frozen_prune_keeps_rows_locked_for_some_seconds_and_no_writer_is_canc
     let writer = postgres.client().await;
     let update = "UPDATE public.outbox SET event_type = 'seen' WHERE n =";
     writer.batch_execute(&format!("BEGIN; {update} 30")).await.expect("updated");
-    let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+    let prune = kept.pruning();
     let prune = prune.args(["--older-than", "0s"]);
     let prune = prune.env("FAILPOINTS", "rows_deleted=sleep(60000)").start();
     let idle = "SELECT count(*) FROM pg_stat_activity
@@ -185,7 +185,7 @@ async fn a_row_that_is_locked_or_changed_does_not_keep_the_others_in_the_table()
         began.display(),
         go.display()
     );
-    let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+    let prune = kept.pruning();
     let prune = prune.args(["--older-than", "0s", "--archive-command", &command]).start();
     eventually(SHORT_TIMEOUT, "the command has begun", async || began.exists()).await;
     let update = "UPDATE public.outbox SET event_type = 'seen' WHERE n = 5; COMMIT";
@@ -260,7 +260,7 @@ async fn a_prune_that_is_frozen_while_it_reads_rows_locks_none() {
     let large = large.replace("('i', i)", "('i', i), repeat('x', 100000)");
     let (kept, walpost) = delivered("ALTER TABLE public.outbox ADD filler text", &large).await;
     let postgres = &kept.fixture.postgres;
-    let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+    let prune = kept.pruning();
     let prune = prune.args(["--older-than", "0s", "--archive-command", "cat > /dev/null"]);
     let prune = prune.env("FAILPOINTS", "prune_reads=sleep(60000)").start();
     let reads = "SELECT count(*) FROM pg_stat_activity
@@ -321,7 +321,7 @@ async fn columns_that_are_added_meanwhile_end_the_run() {
     let (kept, walpost) = delivered(archive, &insert(300, 5)).await;
     let postgres = &kept.fixture.postgres;
     let start = || {
-        let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+        let prune = kept.pruning();
         let prune = prune.args(["--older-than", "0s", "--batch", "50", "--sleep", "1s"]);
         prune.args(["--archive-to", "public.archive"]).start()
     };

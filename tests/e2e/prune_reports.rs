@@ -20,7 +20,7 @@ async fn delivered(major: Major, rows: u32) -> (Kept, Walpost) {
 async fn signal_ends_a_pause_at_once() {
     let (kept, walpost) = delivered(Major::V15, 30).await;
     let slowly = ["--older-than", "0s", "--batch", "10", "--sleep", "1h"];
-    let prune = kept.fixture.command("prune").args(["--state-topic", &kept.topic]);
+    let prune = kept.pruning();
     let prune = prune.args(slowly).start();
     eventually(SHORT_TIMEOUT, "it pauses", async || kept.left().await == 20).await;
     // Another one would begin at the same rows.

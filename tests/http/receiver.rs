@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use walpost_bed::fixture::SHORT_TIMEOUT;
-use walpost_bed::{Consumed, Port};
+use walpost_bed::{Consumed, Port, within_blocking};
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -203,11 +203,7 @@ fn listener(port: u16) -> TcpListener {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_reuse_address(true).expect("an option");
     socket.set_nonblocking(true).expect("an option");
-    let began = Instant::now();
-    while let Err(error) = socket.bind(&address) {
-        assert!(began.elapsed() < SHORT_TIMEOUT, "{error}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    within_blocking(SHORT_TIMEOUT, || socket.bind(&address)).expect("a free port");
     socket.listen(128).expect("it listens");
     TcpListener::from_std(socket.into()).expect("a listener")
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -13,6 +14,7 @@ use crate::error::BedError;
 use crate::http_receiver::HttpReceiver;
 use crate::nats::Nats;
 use crate::redis::Redis;
+use crate::server::Server;
 
 /// The stream of Redis and of NATS, which is walpost's default.
 const STREAM: &str = "outbox";
@@ -99,40 +101,32 @@ impl Destination {
         !matches!(self, Self::Http(_))
     }
 
+    fn server(&self) -> &Server {
+        match self {
+            Self::Redis(redis) => &redis.server,
+            Self::Nats(nats) => &nats.server,
+            Self::Http(receiver) => &receiver.server,
+        }
+    }
+
     /// Kills it, and returns once it has exited.
     pub async fn kill9(&self) {
-        match self {
-            Self::Redis(redis) => redis.kill9().await,
-            Self::Nats(nats) => nats.kill9().await,
-            Self::Http(receiver) => receiver.kill9().await,
-        }
+        self.server().kill_all().await;
     }
 
     /// Asks it to stop (SIGTERM); whether it had stopped within the deadline.
     pub async fn stop(&self, deadline: Duration) -> bool {
-        match self {
-            Self::Redis(redis) => redis.stop(deadline).await,
-            Self::Nats(nats) => nats.stop(deadline).await,
-            Self::Http(receiver) => receiver.stop(deadline).await,
-        }
+        self.server().stop(deadline).await
     }
 
     /// Freezes it (SIGSTOP): connections stay open and nothing answers.
     pub fn pause(&self) {
-        match self {
-            Self::Redis(redis) => redis.pause(),
-            Self::Nats(nats) => nats.pause(),
-            Self::Http(receiver) => receiver.pause(),
-        }
+        self.server().signal(Signal::STOP);
     }
 
     /// Thaws it.
     pub fn resume(&self) {
-        match self {
-            Self::Redis(redis) => redis.resume(),
-            Self::Nats(nats) => nats.resume(),
-            Self::Http(receiver) => receiver.resume(),
-        }
+        self.server().signal(Signal::CONT);
     }
 
     /// Starts it again on its port with its data, and awaits that it answers.

@@ -71,7 +71,7 @@ pub async fn within<R: Outcome>(
 }
 
 /// [`within`] for places that cannot await, such as `drop`.
-pub(crate) fn within_blocking<R: Outcome>(
+pub fn within_blocking<R: Outcome>(
     deadline: Duration,
     mut probe: impl FnMut() -> R,
 ) -> Result<R::Value, String> {

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// A running (or stopped) receiver. It is removed with its file on drop.
 #[derive(Debug)]
 pub struct HttpReceiver {
-    server: Server,
+    pub(crate) server: Server,
     port: Port,
 }
 
@@ -64,9 +64,7 @@ impl HttpReceiver {
 
     /// Asks it to stop (SIGTERM); whether it had stopped within the deadline.
     pub async fn stop(&self, deadline: Duration) -> bool {
-        self.server.signal(Signal::TERM);
-        self.server.ended(deadline).await;
-        self.pid().is_none()
+        self.server.stop(deadline).await
     }
 
     /// Freezes it (SIGSTOP): connections stay open and nothing answers.

@@ -52,7 +52,7 @@ pub use debezium::Debezium;
 pub use delay_proxy::{DelayProxy, RoundTripProbe};
 pub use destination::{Destination, ReadPosition};
 pub use error::BedError;
-pub use eventually::{Outcome, eventually, within};
+pub use eventually::{Outcome, eventually, within, within_blocking};
 pub use exactly_once::{ExactlyOnce, assert_aborts};
 pub use http_receiver::HttpReceiver;
 pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};

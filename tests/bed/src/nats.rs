@@ -105,7 +105,7 @@ fn install() -> Result<PathBuf, BedError> {
 #[derive(Debug)]
 pub struct Nats {
     program: PathBuf,
-    server: Server,
+    pub(crate) server: Server,
     port: Port,
     builder: NatsBuilder,
 }
@@ -157,9 +157,7 @@ impl Nats {
 
     /// Asks it to stop (SIGTERM); whether it had stopped within the deadline.
     pub async fn stop(&self, deadline: Duration) -> bool {
-        self.server.signal(Signal::TERM);
-        self.server.ended(deadline).await;
-        self.pid().is_none()
+        self.server.stop(deadline).await
     }
 
     /// Freezes it (SIGSTOP): connections stay open and nothing answers.

@@ -68,7 +68,7 @@ impl RedisBuilder {
 /// A running (or stopped) server. It is removed with its data on drop.
 #[derive(Debug)]
 pub struct Redis {
-    server: Server,
+    pub(crate) server: Server,
     /// The port for walpost.
     port: Port,
     /// Of a server with TLS: the port without it, for the bed itself.
@@ -121,9 +121,7 @@ impl Redis {
 
     /// Asks it to stop (SIGTERM); whether it had stopped within the deadline.
     pub async fn stop(&self, deadline: Duration) -> bool {
-        self.server.signal(Signal::TERM);
-        self.server.ended(deadline).await;
-        self.pid().is_none()
+        self.server.stop(deadline).await
     }
 
     /// Freezes it (SIGSTOP): connections stay open and nothing answers.

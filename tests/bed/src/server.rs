@@ -127,6 +127,13 @@ impl Server {
         self.exit()
     }
 
+    /// Asks it to stop (SIGTERM); whether it had stopped within the deadline.
+    pub(crate) async fn stop(&self, deadline: Duration) -> bool {
+        self.signal(Signal::TERM);
+        self.ended(deadline).await;
+        self.pid().is_none()
+    }
+
     /// Kills it and its children with SIGKILL, and awaits that they have exited.
     pub(crate) async fn kill_all(&self) {
         let Some(pid) = self.pid() else { return };

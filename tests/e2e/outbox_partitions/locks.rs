@@ -69,7 +69,7 @@ async fn signal_ends_the_pause_after_a_partition() {
     parts.insert(1).await;
     parts.kept.delivered().await;
     parts.is_over("first_3").await;
-    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = parts.kept.pruning();
     let prune = prune.args(["--older-than", "0s", "--partitions-ahead", "0s", "--sleep", "1h"]);
     let prune = prune.start();
     eventually(SHORT_TIMEOUT, "one is dropped", async || !parts.exists("first_1").await).await;
@@ -151,9 +151,8 @@ async fn a_locked_table_to_which_foreign_keys_refer_is_named_as_a_reason() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_prune_blocks_only_writers_of_the_old_partition_and_not_for_long() {
     let (parts, walpost, first) = Parts::with_an_old_one().await;
-    let prune = parts.kept.fixture.command("prune").args(["--older-than", "0s"]);
+    let prune = parts.kept.pruning().args(["--older-than", "0s"]);
     let prune = prune.args(["--partitions-ahead", "60s"]);
-    let prune = prune.args(["--state-topic", &parts.kept.topic]);
     let prune = prune.env("FAILPOINTS", "partition_checked=sleep(60000)").start();
     let locked = format!(
         "SELECT count(*) FROM pg_locks WHERE relation = '{first}'::regclass AND mode = 'ShareLock'"
@@ -185,7 +184,7 @@ async fn rows_of_a_partition_that_is_detached_meanwhile_are_kept() {
     let walpost = parts.kept.run().await;
     let first = parts.insert(300).await;
     parts.kept.delivered().await;
-    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = parts.kept.pruning();
     let prune = prune.args(["--older-than", "0s", "--partitions-ahead", "0s", "--delete-rows"]);
     let prune = prune.args(["--batch", "50", "--sleep", "1s"]).start();
     eventually(SHORT_TIMEOUT, "it has deleted some", async || parts.kept.left().await < 300).await;
@@ -208,7 +207,7 @@ async fn rows_of_a_partition_that_is_detached_meanwhile_are_kept() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_that_gets_the_name_meanwhile_is_not_dropped() {
     let (parts, walpost, first) = Parts::with_an_old_one().await;
-    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = parts.kept.pruning();
     let prune = prune.args(["--older-than", "0s", "--partitions-ahead", "0s"]);
     let prune = prune.env("FAILPOINTS", "partition_checked=sleep(2500)").start();
     let checked = "SELECT count(*) FROM pg_stat_activity

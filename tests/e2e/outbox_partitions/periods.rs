@@ -234,7 +234,7 @@ async fn a_large_default_partition_is_read_once_for_all_partitions() {
     let constraint = "SELECT count(*) FROM pg_constraint WHERE conname = 'prune_partitions_ahead'";
     // Killed while rows of the time to come are refused.
     let ahead = ["--partitions-ahead", "5h"];
-    let prune = parts.kept.fixture.command("prune").args(["--state-topic", &parts.kept.topic]);
+    let prune = parts.kept.pruning();
     let prune = prune.args(["--older-than", "0s"]).args(ahead);
     let prune = prune.env("FAILPOINTS", "default_excluded=return").start();
     let status = prune.wait(SHORT_TIMEOUT).await.expect("it dies");
