@@ -30,6 +30,10 @@ help: ## List the targets
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z][a-z-]*:.*## / { printf "  %-18s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Where the servers of `make test` keep their files: in memory, if 8 GiB are free there. A new
+# server is a thousand new files, which takes 0.1 s of a processor there and up to 0.9 s on ext4.
+IN_MEMORY = $(shell [ "$$(df --output=avail /dev/shm 2>&1 | tail -1)" -gt 8388608 ] 2>/dev/null && echo /dev/shm)
+
 ##@ Try it
 
 # The destination of the demo and of the soak: kafka, redis, nats or http.
@@ -54,6 +58,7 @@ demo-compose: ## Run the Docker Compose stack with Prometheus and Grafana until 
 setup: ## Install the system packages that building and testing need
 	@tests/bed/setup.sh
 
+test: export TMPDIR := $(or $(TMPDIR),$(IN_MEMORY),/tmp)
 test: setup ## Run all tests except the long ones: unit, property, end-to-end, doc tests
 	cargo test $(PROGRAM) --features $(FEATURES)
 	cargo test $(OUTBOX) --all-features

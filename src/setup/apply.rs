@@ -535,7 +535,7 @@ async fn publication_row(
          p.pubviaroot FROM pg_catalog.pg_publication p LEFT JOIN pg_catalog.pg_class c \
          ON c.oid = pg_catalog.to_regclass($2)::pg_catalog.oid LEFT JOIN {} ON true \
          WHERE p.pubname = $1",
-        source::membership(version, "p.pubname::pg_catalog.text")
+        source::membership(version, "$1")
     );
     client
         .query_one(&query, &[&name, &table.to_string()])

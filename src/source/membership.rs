@@ -54,8 +54,8 @@ const SENDS: &str = "CASE WHEN m.columns IS NULL
              ELSE a.attnum = ANY (m.columns) AND (a.attgenerated = '' OR {lists_generated}) END";
 
 /// A FROM item for a server of `version`: the row `m` describes how the publication named by the
-/// expression `publication` includes the table `c` of `pg_class`. The item yields no row if there
-/// is no such publication.
+/// parameter `publication` (`$1`) includes the table `c` of `pg_class`. The item yields no row if
+/// there is no such publication.
 pub(crate) fn membership(version: i32, publication: &str) -> String {
     let since = |major: i32, sql: &'static str, before: &'static str| {
         if version >= major * 10_000 { sql } else { before }

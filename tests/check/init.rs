@@ -117,3 +117,24 @@ async fn init_tolerates_a_role_created_concurrently() {
     assert!(said.contains("role walpost: already there"), "{said}");
     assert!(said.contains("slot walpost: created"), "{said}");
 }
+
+/// What other publications have says nothing about this one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn init_looks_at_the_configured_publication_alone() {
+    let fixture = Fixture::bare(sound(Major::V15)).await;
+    fixture
+        .execute(
+            "CREATE PUBLICATION first FOR ALL TABLES; CREATE PUBLICATION second FOR ALL TABLES; \
+             CREATE TABLE other (); CREATE PUBLICATION walpost FOR TABLE other",
+        )
+        .await;
+    let (code, said) = init_as(&fixture, "postgres", &[]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("does not have the table public.outbox"), "{said}");
+    fixture.execute("ALTER PUBLICATION walpost ADD TABLE outbox").await;
+    let (code, said) = init_as(&fixture, "postgres", &[]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("publication walpost: already there"), "{said}");
+    let (code, said) = init_as(&fixture, "postgres", &["--publication", "first"]).await;
+    assert_eq!(code, Some(0), "{said}");
+}

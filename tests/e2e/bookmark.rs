@@ -98,6 +98,7 @@ async fn rows_below_a_bookmark_are_published(delivery: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
 async fn rows_below_a_bookmark_are_published_at_least_once() {
     rows_below_a_bookmark_are_published("at-least-once").await;
 }

@@ -37,11 +37,11 @@ async fn clean_restarts_and_kills_repeat_nothing() {
     write_all_sizes(&once.fixture).await;
     // How often a point is passed before walpost dies there; the first commit is the claim's.
     for (point, passed) in [
-        ("received", [0, 7, 1500]),
-        ("produced", [0, 7, 1500]),
-        ("acknowledged", [0, 7, 1500]),
-        ("state_acknowledged", [0, 1, 4]),
-        ("committed", [0, 1, 4]),
+        ("received", [0, 1500]),
+        ("produced", [7, 1500]),
+        ("acknowledged", [0, 7]),
+        ("state_acknowledged", [0, 4]),
+        ("committed", [0, 1]),
     ] {
         for passed in passed {
             let armed = format!("{point}={passed}*off->return");

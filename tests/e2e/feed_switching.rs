@@ -19,11 +19,12 @@ fn times(walpost: &walpost_bed::Walpost, text: &str) -> usize {
 /// Writes rows of another table: the server decodes for seconds before it sends anything.
 async fn others(fixture: &Fixture) {
     let rows = "CREATE TABLE public.other (i int);
-                INSERT INTO public.other SELECT generate_series(1, 4000000)";
+                INSERT INTO public.other SELECT generate_series(1, 2000000)";
     fixture.postgres.execute(rows).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
 async fn failover_slot_is_streamed_by_one_session() {
     let fixture = Fixture::on(Major::V17).await;
     let kept = "SELECT pg_drop_replication_slot('walpost');

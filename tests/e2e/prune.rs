@@ -160,6 +160,7 @@ async fn restarted_server_is_compared(delivery: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
 async fn restarted_server_is_compared_at_least_once() {
     restarted_server_is_compared("at-least-once").await;
 }
@@ -170,6 +171,7 @@ async fn restarted_server_is_compared_exactly_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
 async fn only_delivered_rows_are_deleted_at_least_once() {
     only_delivered_rows_are_deleted("at-least-once").await;
 }
@@ -415,6 +417,7 @@ async fn nothing_undelivered_is_deleted_under_load(delivery: &'static str, round
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
 async fn nothing_undelivered_is_deleted_under_load_at_least_once() {
     nothing_undelivered_is_deleted_under_load("at-least-once", 12).await;
 }

@@ -128,6 +128,7 @@ async fn rows_are_deleted_by_a_run_that_drops_partitions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
 async fn a_locked_table_to_which_foreign_keys_refer_is_named_as_a_reason() {
     let (parts, walpost, first) = Parts::with_an_old_one().await;
     let reference = "CREATE TABLE public.tenant (id int PRIMARY KEY, n int);
