@@ -15,7 +15,8 @@ use crate::outbox::TableName;
 use crate::record::Policy;
 use crate::retention::{
     Archive, Counted, Limits, Oldest, PartitionedTable, Proof, Prune, PruneError, PrunedTable,
-    Stopped, Wanted, check_archive, clean_up, left_behind, lock_out_others, prepare,
+    Stopped, Wanted, check_archive, left_behind, lock_out_others, prepare, require_short_waits,
+    unless_locked,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 use crate::state::unix_ms;
@@ -95,11 +96,8 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     .await?;
     let before = time_before(client, arguments.older_than).await?;
     announce(&proof, &before);
-    let mut tables = Vec::with_capacity(config.outbox.tables.len());
-    for name in &config.outbox.tables {
-        let columns = (&names, arguments.time_column.as_deref());
-        tables.push(PrunedTable::read(client, name, &config.source.publication, columns).await?);
-    }
+    let columns = (&names, arguments.time_column.as_deref());
+    let publication = config.source.publication.as_str();
     if let Some(archive) = &arguments.archive_to
         && published.iter().any(|table| archive.names(&table.relation))
     {
@@ -109,12 +107,32 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
                 .to_owned(),
         });
     }
-    if let Some(archive) = &arguments.archive_to {
-        for table in &tables {
-            check_archive(client, table, archive).await?;
+    let (mut tables, mut partitioned, mut are_locked) = (Vec::new(), Vec::new(), false);
+    for name in &config.outbox.tables {
+        let read = async || {
+            let table = PrunedTable::read(client, name, publication, columns).await?;
+            if let Some(archive) = &arguments.archive_to {
+                check_archive(client, &table, archive).await?;
+            }
+            let parts = if table.is_partitioned {
+                Some(prune_partitions::read(client, &table, arguments, &before).await?)
+            } else {
+                None
+            };
+            Ok((table, parts))
+        };
+        // A signal ends the program here.
+        if let Some((table, parts)) = unless_locked(&AtomicBool::new(false), read).await? {
+            tables.push(table);
+            partitioned.extend(parts);
+        } else {
+            complain(&format!(
+                "{name}: other sessions keep it, a partition of it or the archive locked (pg_blocking_pids): \
+                 nothing is done in it"
+            ));
+            are_locked = true;
         }
     }
-    let partitioned = prune_partitions::read(client, &tables, arguments, &before).await?;
     let tables = (tables.as_slice(), partitioned.as_slice());
     if arguments.dry_run {
         let stop = AtomicBool::new(false);
@@ -139,9 +157,9 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
         for table in &partitions.rows {
             print(&report(&table.name, "to be deleted:     ", count(table).await?));
         }
-        return Ok(partitions.exit);
+        return Ok(if are_locked { Exit::Failure } else { partitions.exit });
     }
-    delete(config, arguments, (client, &proof, &before), tables).await
+    delete(config, arguments, (client, &proof, &before), (tables.0, tables.1, are_locked)).await
 }
 
 /// Locks out other runs, and undoes first what a killed one has left, whatever becomes of this one.
@@ -154,14 +172,16 @@ async fn clean(
         lock_out_others(client, tables).await?;
     }
     for table in tables {
-        let Some(default) = left_behind(client, table).await? else { continue };
+        let Some(exclusion) = left_behind(client, table).await? else { continue };
         if arguments.dry_run {
             complain(&format!(
-                "{default}: a run has not ended yet, or was killed, while it made partitions: until then, or \
-                 until the next one, rows of the periods to come are refused"
+                "{}: a run has not ended yet, or was killed, while it made partitions: until then, or \
+                 until the next one, rows of the periods to come are refused",
+                exclusion.default
             ));
         } else {
-            clean_up(client, &default, arguments.lock_timeout).await?;
+            require_short_waits(client, table, arguments.lock_timeout).await?;
+            exclusion.end(client, arguments.lock_timeout).await?;
         }
     }
     Ok(())
@@ -227,19 +247,28 @@ async fn delete(
     config: &Config,
     arguments: &PruneArguments,
     (client, proof, before): (&SqlClient, &Proof, &str),
-    tables: (&[PrunedTable], &[PartitionedTable]),
+    (tables, partitioned, mut are_locked): (&[PrunedTable], &[PartitionedTable], bool),
 ) -> Result<Exit, PruneError> {
     let is_stopped = stop_flag();
     let mut pruning = begin(config, arguments, (client, proof, before), &is_stopped);
+    let tables = (tables, partitioned);
     let partitions = prune_partitions::prune(&mut pruning, client, tables, arguments).await?;
     let mut exit = partitions.exit;
     if let Some(stopped) = partitions.stopped {
         complain(&why(stopped));
         return Ok(if stopped == Stopped::Duration { exit } else { Exit::Failure });
     }
-    let mut are_locked = partitions.are_locked;
+    are_locked |= partitions.are_locked;
     for table in &partitions.rows {
-        let pruned = delete_rows(&mut pruning, table).await?;
+        let pruned = match delete_rows(&mut pruning, table).await {
+            // The others are not concerned.
+            Err(error @ PruneError::Changed { .. }) => {
+                complain(&error.to_string());
+                exit = Exit::Failure;
+                continue;
+            }
+            pruned => pruned?,
+        };
         if pruned.stopped != Some(Stopped::Signal) {
             let oldest = table.oldest(client).await?;
             print(&format!("{}: {}\n", table.name, left(oldest)));
@@ -271,6 +300,10 @@ fn left(oldest: Oldest) -> String {
         Oldest::Unknown => {
             "the oldest row that is left was not found within 10 s: an index on the time \
                             helps"
+                .to_owned()
+        }
+        Oldest::Locked => {
+            "the oldest row that is left was not looked for: other sessions keep the table locked"
                 .to_owned()
         }
     }

@@ -10,7 +10,7 @@ use super::stdout::{complain, print};
 use crate::outbox::TableName;
 use crate::retention::{
     Fate, LOCK_ATTEMPTS, Left, Made, Manager, Partition, PartitionedTable, Prune, PruneError,
-    PrunedTable, Stopped, make_ahead,
+    PrunedTable, Stopped, make_ahead, require_short_waits,
 };
 use crate::source::SqlClient;
 
@@ -31,54 +31,49 @@ pub(super) struct Partitions {
     pub(super) rows: Vec<PrunedTable>,
 }
 
-/// Reads the tables that have partitions, and checks that they can be pruned with these arguments.
+/// Reads a table that has partitions, and checks that it can be pruned with these arguments.
 pub(super) async fn read(
     client: &SqlClient,
-    tables: &[PrunedTable],
+    table: &PrunedTable,
     arguments: &PruneArguments,
     before: &str,
-) -> Result<Vec<PartitionedTable>, PruneError> {
-    let mut found = Vec::new();
-    for table in tables.iter().filter(|table| table.is_partitioned) {
-        let table = PartitionedTable::read(client, table, before).await?;
-        if table.manager == Manager::Nobody && !arguments.delete_rows {
-            return Err(PruneError::Table {
-                problem: format!(
-                    "it is partitioned by {}, and walpost drops partitions only if they are ranges of one \
+) -> Result<PartitionedTable, PruneError> {
+    let table = PartitionedTable::read(client, table, before).await?;
+    if table.manager == Manager::Nobody && !arguments.delete_rows {
+        return Err(PruneError::Table {
+            problem: format!(
+                "it is partitioned by {}, and walpost drops partitions only if they are ranges of one \
                      column with a time: delete rows one by one, with --delete-rows",
-                    table.partitioned_by
-                ),
-                table: table.name,
-            });
-        }
-        let archives = arguments.archive_to.is_some() || arguments.archive_command.is_some();
-        if table.manager == Manager::Partman && archives {
-            return Err(PruneError::Table {
-                table: table.name,
-                problem: "pg_partman has its partitions, and walpost archives none of them"
-                    .to_owned(),
-            });
-        }
-        if table.manager == Manager::Walpost && arguments.archive_command.is_some() {
-            return Err(PruneError::Table {
-                table: table.name,
-                problem: "partitions that are dropped cannot go to a command: use --archive-to"
-                    .to_owned(),
-            });
-        }
-        if let Some(archive) = &arguments.archive_to {
-            table.require_other(client, archive).await?;
-        }
-        if table.manager == Manager::Walpost {
-            table.require_owner()?;
-            PartitionedTable::require_rows(table.default())?;
-        }
-        if arguments.delete_rows {
-            PartitionedTable::require_rows(&table.partitions)?;
-        }
-        found.push(table);
+                table.partitioned_by
+            ),
+            table: table.name,
+        });
     }
-    Ok(found)
+    let archives = arguments.archive_to.is_some() || arguments.archive_command.is_some();
+    if table.manager == Manager::Partman && archives {
+        return Err(PruneError::Table {
+            table: table.name,
+            problem: "pg_partman has its partitions, and walpost archives none of them".to_owned(),
+        });
+    }
+    if table.manager == Manager::Walpost && arguments.archive_command.is_some() {
+        return Err(PruneError::Table {
+            table: table.name,
+            problem: "partitions that are dropped cannot go to a command: use --archive-to"
+                .to_owned(),
+        });
+    }
+    if let Some(archive) = &arguments.archive_to {
+        table.require_other(client, archive).await?;
+    }
+    if table.manager == Manager::Walpost {
+        table.require_owner()?;
+        PartitionedTable::require_rows(table.default())?;
+    }
+    if arguments.delete_rows {
+        PartitionedTable::require_rows(&table.partitions)?;
+    }
+    Ok(table)
 }
 
 /// Makes and drops partitions.
@@ -89,7 +84,7 @@ pub(super) async fn prune(
     arguments: &PruneArguments,
 ) -> Result<Partitions, PruneError> {
     if let Some(table) = partitioned.iter().find(|one| one.manager == Manager::Walpost) {
-        pruning.require_short_waits(&table.name).await?;
+        require_short_waits(client, &table.name, arguments.lock_timeout).await?;
     }
     let rows = tables.iter().filter(|table| !table.is_partitioned).cloned().collect();
     let (exit, dropped) = (Exit::Ok, Vec::new());
@@ -120,7 +115,10 @@ async fn drop_partition(
         let fate = pruning.would_drop(table, partition).await?;
         let Fate::Dropped(found) = fate else { return Ok(fate) };
         if let Some(rows) = table.rows_of(partition).filter(|_| found > 0) {
-            let moved = delete_rows(pruning, rows).await?;
+            let moved = match delete_rows(pruning, rows).await {
+                Err(PruneError::Changed { .. }) => return Ok(Fate::Left(Left::Gone)),
+                moved => moved?,
+            };
             match moved.stopped {
                 None => archived = moved.rows,
                 Some(Stopped::Locks) => return Ok(Fate::Left(Left::Busy)),

@@ -6,7 +6,6 @@
 
 use std::io::Read as _;
 use std::process::Stdio;
-use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::Sender;
@@ -28,8 +27,8 @@ pub(crate) enum Archive<'a> {
     Command(&'a str),
 }
 
-/// How long the rows for a command may take to be read: for PostgreSQL 17 or later.
-const READ_LIMIT: Duration = Duration::from_secs(60);
+/// What `lines` does.
+pub(super) const READING: &str = "reading rows";
 
 /// A row `o` in JSON, whatever columns it has: `o` alone would be one of that name. Its values of type
 /// `json` may have line breaks, which can only be between tokens.
@@ -40,11 +39,9 @@ pub(super) const JSON: &str = "pg_catalog.row_to_json(o.*)::pg_catalog.text";
 /// type, or that this user may not insert; others that require a value; whether policies apply, and
 /// whether both are partitions of one table. A type without a modifier takes all values of one with it.
 const ARCHIVE: &str = "
-    SELECT c.relkind IN ('r', 'p'), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
-           c.relpersistence = 'p'
-           AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid::pg_catalog.regclass) t
-                             JOIN pg_catalog.pg_class part ON part.oid = t.relid
-                            WHERE part.relpersistence <> 'p'),
+    SELECT c.relkind IN ('r', 'p') AND NOT parts.has_others,
+           pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+           c.relpersistence = 'p' AND NOT parts.has_volatile,
            columns.missing, columns.generated, columns.other, columns.refused,
            (SELECT pg_catalog.string_agg(a.attname::pg_catalog.text, ', ' ORDER BY a.attnum)
               FROM pg_catalog.pg_attribute a
@@ -58,6 +55,11 @@ const ARCHIVE: &str = "
                     = pg_catalog.pg_partition_root($3::pg_catalog.oid::pg_catalog.regclass), false)
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     CROSS JOIN LATERAL (
+        SELECT coalesce(pg_catalog.bool_or(part.relkind NOT IN ('r', 'p')), false) AS has_others,
+               coalesce(pg_catalog.bool_or(part.relpersistence <> 'p'), false) AS has_volatile
+          FROM pg_catalog.pg_partition_tree(c.oid::pg_catalog.regclass) t
+          JOIN pg_catalog.pg_class part ON part.oid = t.relid) AS parts
      CROSS JOIN LATERAL (
         SELECT pg_catalog.string_agg(o.attname::pg_catalog.text, ', ' ORDER BY o.attnum)
                    FILTER (WHERE a.attname IS NULL) AS missing,
@@ -98,8 +100,8 @@ pub(crate) async fn check(
                 (columns(3)?, columns(4)?, columns(5)?, columns(6)?);
             if !yes(0)? {
                 Some(
-                    "the archive is no table of this server, where rows are inserted in the transaction that \
-                     deletes them"
+                    "the archive, or a partition of it, is no table of this server, where rows are inserted in \
+                     the transaction that deletes them"
                         .to_owned(),
                 )
             } else if yes(9)? {
@@ -194,16 +196,15 @@ pub(super) struct Lines {
 
 /// Reads the rows that meet `condition`, which has them as its parameter, from this file of the table.
 ///
-/// In a transaction without locks of rows: the server waits for a program that does not read what it
-/// sends, and ends the transaction only since PostgreSQL 17
-/// (<https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-TRANSACTION-TIMEOUT>).
+/// One statement without locks of rows: while it sends, the server waits for a program that does not
+/// read, and afterwards it has nothing locked.
 pub(super) async fn lines(
     client: &SqlClient,
     table: &PrunedTable,
     (condition, rows): (&str, &String),
     file: Option<u32>,
 ) -> Result<Lines, PruneError> {
-    let failed = database(&table.name, "reading rows");
+    let failed = database(&table.name, READING);
     let sql = format!(
         "SELECT pg_catalog.replace(pg_catalog.replace({JSON}, E'\\n', ' '), E'\\r', ' '),
                 o.ctid::pg_catalog.text,
@@ -211,13 +212,6 @@ pub(super) async fn lines(
            FROM ONLY {} AS o WHERE {condition}",
         table.name
     );
-    let begin = format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
-         SELECT pg_catalog.set_config(name, '{}', true) FROM pg_catalog.pg_settings
-          WHERE name = 'transaction_timeout'",
-        READ_LIMIT.as_millis()
-    );
-    client.batch_execute(&begin).await.map_err(&failed)?;
     // They are no more than were chosen by their size.
     let _large = client.large_rows();
     let (mut lines, mut ids) = (Lines::default(), Vec::new());
@@ -230,7 +224,6 @@ pub(super) async fn lines(
         lines.count += 1;
         ids.push(format!("\"{id}\""));
     }
-    client.batch_execute("COMMIT").await.map_err(&failed)?;
     lines.rows = format!("{{{}}}", ids.join(","));
     Ok(lines)
 }

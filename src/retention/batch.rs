@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
-use super::archive::{self, Archive, JSON};
+use super::archive::{self, Archive, JSON, READING};
 use super::error::{PruneError, database};
 use super::proof::Proof;
 use super::pruned_table::PrunedTable;
@@ -32,13 +32,25 @@ pub(super) const FROZEN_LIMIT: Duration = Duration::from_secs(5);
 const LINES_BYTES: u64 = 32 << 20;
 
 /// Whether the name `$1` means the table `$2`; its file, the uppermost table that it is a partition of,
-/// and its columns.
+/// and its columns: names, and what else they are told by.
 const IDENTITY: &str = "
     SELECT coalesce(pg_catalog.to_regclass($1)::pg_catalog.oid = $2, false),
            pg_catalog.pg_relation_filenode($2::pg_catalog.oid::pg_catalog.regclass),
            pg_catalog.pg_partition_root($2::pg_catalog.oid::pg_catalog.regclass)::pg_catalog.oid,
            ARRAY(SELECT attname::pg_catalog.text FROM pg_catalog.pg_attribute
-                  WHERE attrelid = $2 AND attnum > 0 AND NOT attisdropped)";
+                  WHERE attrelid = $2 AND attnum > 0 AND NOT attisdropped),
+           (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', attnum, atttypid, atttypmod, attname), ', '
+                                         ORDER BY attnum)
+              FROM pg_catalog.pg_attribute WHERE attrelid = $2 AND attnum > 0 AND NOT attisdropped)";
+
+/// What a table is while it is locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Locked {
+    /// Another one once the table was rewritten.
+    file: Option<u32>,
+    /// Numbers, types and names.
+    columns: Option<String>,
+}
 
 /// A `ctid`: the page, and the number in it, which begins with 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -122,7 +134,9 @@ impl Batches<'_> {
                     Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED)
                 ) =>
             {
-                Ok(if doing == LOCKING { Outcome::Locked } else { Outcome::Busy })
+                // Rows that are read for a command are not locked.
+                let is_table = doing == LOCKING || doing == READING;
+                Ok(if is_table { Outcome::Locked } else { Outcome::Busy })
             }
             error => Err(error),
         }
@@ -136,13 +150,14 @@ impl Batches<'_> {
     ) -> Result<Outcome, PruneError> {
         let name = &table.name;
         let failed = database(name, "deleting rows");
-        let file = self.begin_batch(table).await?;
+        let locked = self.begin_batch(table).await?;
         let (mut batch, mut rows) = self.choose(table, range, limit).await?;
         let condition = self.is_chosen(table, "$1::pg_catalog.text::pg_catalog.tid[]");
         if let (Some(Archive::Command(command)), true) = (&self.archive, batch.chosen > 0) {
             self.client.batch_execute("COMMIT").await.map_err(&failed)?;
             crate::crash_points::point!("prune_reads");
-            let lines = archive::lines(self.client, table, (&condition, &rows), file).await?;
+            let lines =
+                archive::lines(self.client, table, (&condition, &rows), locked.file).await?;
             if lines.is_rewritten {
                 return Ok(Outcome::Rewritten);
             }
@@ -153,7 +168,12 @@ impl Batches<'_> {
                 archive::pipe(table, command, &lines.text).await?;
                 crate::crash_points::point!("prune_archived");
             }
-            if self.begin_batch(table).await? != file {
+            let again = self.begin_batch(table).await?;
+            // Lines have the values of the former columns.
+            if again.columns != locked.columns {
+                return Err(table.changed("given other columns"));
+            }
+            if again != locked {
                 self.client.batch_execute("ROLLBACK").await.map_err(&failed)?;
                 return Ok(Outcome::Rewritten);
             }
@@ -175,16 +195,10 @@ impl Batches<'_> {
         Ok(Outcome::Done(batch))
     }
 
-    /// Begins a transaction, and locks the table against other changes than those of rows. Returns its
-    /// file, which is another one once the table was rewritten.
-    async fn begin_batch(&self, table: &PrunedTable) -> Result<Option<u32>, PruneError> {
+    /// Begins a transaction, and locks the table against other changes than those of rows.
+    async fn begin_batch(&self, table: &PrunedTable) -> Result<Locked, PruneError> {
         let name = &table.name;
         let failed = database(name, LOCKING);
-        let changed = |how: &str| PruneError::Changed {
-            table: name.clone(),
-            problem: format!("it was {how} meanwhile: nothing more was deleted. Run this again"),
-        };
-        let replaced = || changed("dropped, renamed or replaced by another table");
         // Each statement sees what was committed before it began.
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
@@ -194,7 +208,7 @@ impl Batches<'_> {
         );
         match self.client.batch_execute(&sql).await {
             Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
-                return Err(replaced());
+                return Err(table.replaced());
             }
             done => done.map_err(&failed)?,
         }
@@ -202,20 +216,23 @@ impl Batches<'_> {
         let row = row.map_err(&failed)?;
         let is_same: bool = row.try_get(0).map_err(&failed)?;
         if !is_same {
-            return Err(replaced());
+            return Err(table.replaced());
         }
         // Operators detach partitions to keep them.
         if row.try_get::<_, Option<u32>>(2).map_err(&failed)? != table.root {
-            return Err(changed("detached, or attached to another table,"));
+            return Err(table.changed("detached, or attached to another table,"));
         }
         // A partition may have them in another order.
         let columns: Vec<String> = row.try_get(3).map_err(&failed)?;
         if columns.len() != table.columns.len()
             || !columns.iter().all(|column| table.columns.contains(column))
         {
-            return Err(changed("given other columns"));
+            return Err(table.changed("given other columns"));
         }
-        row.try_get(1).map_err(failed)
+        Ok(Locked {
+            file: row.try_get(1).map_err(&failed)?,
+            columns: row.try_get(4).map_err(&failed)?,
+        })
     }
 
     /// The condition that a row `o` is one of `rows`, which is an array of `ctid`, and may be deleted.

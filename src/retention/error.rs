@@ -214,12 +214,20 @@ pub(crate) enum Unproved {
     HeldBackByLost { slot: String, confirmed: Lsn },
 }
 
+const SESSION_ENDED: &str = ". The server has ended the session, as it does before a restart, or if this program \
+    was frozen for some seconds. Transactions that were reported are committed: run this again for the rest";
+
+/// Whether the server ends the session with this error
+/// (<https://www.postgresql.org/docs/current/errcodes-appendix.html>): shutdowns, and time-outs of the
+/// session or of a transaction.
+pub(super) fn ends_session(code: &SqlState) -> bool {
+    ["57P01", "57P02", "57P03", "57P05", "25P03", "25P04"].contains(&code.code())
+}
+
 fn advice(error: &tokio_postgres::Error) -> &'static str {
     match error.code() {
-        None if error.is_closed() => {
-            ". The server has ended the session, as it does after a restart, or if this program was frozen for \
-             some seconds. Transactions that were reported are committed: run this again for the rest"
-        }
+        None if error.is_closed() => SESSION_ENDED,
+        Some(code) if ends_session(code) => SESSION_ENDED,
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             ". SELECT and DELETE on the table and UPDATE on one of its columns are needed, and with \
              --archive-to INSERT on the archive, and USAGE on the sequences of its defaults"

@@ -21,8 +21,11 @@ mod pruned_table;
 pub(crate) use archive::{Archive, check as check_archive};
 pub(crate) use error::PruneError;
 pub(crate) use partitions::{
-    Fate, Left, Made, Manager, Partition, PartitionedTable, clean_up, left_behind, make_ahead,
+    Fate, Left, Made, Manager, Partition, PartitionedTable, left_behind, make_ahead,
 };
 pub(crate) use proof::{Proof, Wanted};
-pub(crate) use prune::{LOCK_ATTEMPTS, Limits, Prune, Pruned, Stopped, lock_out_others, prepare};
+pub(crate) use prune::{
+    LOCK_ATTEMPTS, Limits, Prune, Pruned, Stopped, lock_out_others, prepare, require_short_waits,
+    unless_locked,
+};
 pub(crate) use pruned_table::{Counted, Oldest, PrunedTable};

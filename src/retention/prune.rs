@@ -18,6 +18,10 @@ use crate::source::SqlClient;
 
 /// Those of the role are not for this: a table is read as a whole, and pauses may be long.
 ///
+/// The server ends the session if this program does not read what it sends, and then all that the session
+/// has locked is free; over TCP, and where it runs on Linux. `transaction_timeout` would do so for some
+/// of these waits only, and also end a session that reads over a slow link.
+///
 /// A statement waits at most so long for a lock: half of `deadlock_timeout`, since a session that has
 /// waited for that long can be cancelled. And values in archived rows are the same whatever the
 /// settings of the role and the database are.
@@ -25,6 +29,9 @@ const SETTINGS: &str = "
     SELECT pg_catalog.set_config('lock_timeout',
                least(1000, greatest(1, setting::pg_catalog.int8 / 2))::pg_catalog.text, false)
       FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout';
+    SELECT pg_catalog.set_config(name, '0', false)
+      FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout';
+    SET tcp_user_timeout = '5s'; SET idle_in_transaction_session_timeout = 0;
     SET statement_timeout = 0; SET idle_session_timeout = 0; SET default_transaction_read_only = off;
     SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
     SET extra_float_digits = 1; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET xmlbinary = 'base64'";
@@ -61,7 +68,9 @@ const KEEPERS: &str = "
 /// Locks a table against other runs, for the session: the key is this number, the bytes `walp`, and the
 /// table's oid. Without the lock, the process that has it.
 const LOCK: &str = "
-    WITH key AS (SELECT 2002873456 AS class, pg_catalog.to_regclass($1)::pg_catalog.oid AS oid),
+    WITH key AS (SELECT 2002873456 AS class, c.oid
+                   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+                  WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2),
          mine AS (SELECT pg_catalog.pg_try_advisory_lock(class, oid::pg_catalog.int4) AS is_mine FROM key)
     SELECT coalesce((SELECT is_mine FROM mine), true),
            (SELECT l.pid FROM pg_catalog.pg_locks l, key
@@ -147,21 +156,6 @@ impl<'a> Prune<'a> {
         Self { client, proof, before, slot, archive, limits, began, looked_at_lag, is_stopped }
     }
 
-    /// Makes sure that no writer is cancelled because of a deadlock: a session that has waited for
-    /// `deadlock_timeout` is, and this one gives up before.
-    pub(crate) async fn require_short_waits(&self, table: &TableName) -> Result<(), PruneError> {
-        let failed = database(table, "asking for deadlock_timeout");
-        let sql = "SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout'";
-        let row = self.client.query_one(sql, &[]).await;
-        let milliseconds: i64 = row.and_then(|row| row.try_get(0)).map_err(failed)?;
-        let deadlock = Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default());
-        let lock = self.limits.lock;
-        if lock * 2 > deadlock {
-            return Err(PruneError::LockTimeout { lock, deadlock });
-        }
-        Ok(())
-    }
-
     /// Deletes the rows of a table. Calls `report` after each transaction. What was done until an error
     /// is returned with it.
     pub(crate) async fn table(
@@ -203,6 +197,7 @@ impl<'a> Prune<'a> {
                     pruned.changed += batch.changed;
                     // The rows were locked.
                     if batch.deleted < batch.chosen {
+                        table.require_same(client).await?;
                         let (chosen, deleted) = (batch.chosen, batch.deleted);
                         let keepers = self.keepers(table).await?;
                         let keepers = keepers.unwrap_or_else(|| "something".to_owned());
@@ -224,7 +219,11 @@ impl<'a> Prune<'a> {
                     pruned.pages.0 = after.page;
                 }
                 Outcome::Rewritten => {
-                    pages = self.pages_if_free(table).await?.unwrap_or_default();
+                    let Some(found) = self.pages_if_free(table).await? else {
+                        pruned.stopped = Some(Stopped::Locks);
+                        break;
+                    };
+                    pages = found;
                     pruned.pages = (0, pages);
                     after = Ctid::default();
                 }
@@ -258,16 +257,7 @@ impl<'a> Prune<'a> {
 
     /// How many pages a table has; `None`: other sessions keep it locked.
     async fn pages_if_free(&self, table: &PrunedTable) -> Result<Option<u64>, PruneError> {
-        for attempt in 0..LOCK_ATTEMPTS {
-            if attempt > 0 && !pause(LOCK_PAUSE, self.is_stopped).await {
-                break;
-            }
-            match pages_of(self.client, &table.name).await {
-                Err(error) if error.is_locked() => {}
-                pages => return pages.map(Some),
-            }
-        }
-        Ok(None)
+        unless_locked(self.is_stopped, async || pages_of(self.client, &table.name).await).await
     }
 
     /// Pauses between transactions, at most until it has taken as long as it may, or is stopped.
@@ -321,6 +311,42 @@ pub(crate) async fn prepare(client: &Client) -> Result<(), tokio_postgres::Error
     client.batch_execute(SETTINGS).await
 }
 
+/// Makes sure that no writer is cancelled because of a deadlock: a session that has waited for
+/// `deadlock_timeout` is, and this one gives up before.
+pub(crate) async fn require_short_waits(
+    client: &Client,
+    table: &TableName,
+    lock: Duration,
+) -> Result<(), PruneError> {
+    let failed = database(table, "asking for deadlock_timeout");
+    let sql = "SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout'";
+    let row = client.query_one(sql, &[]).await;
+    let milliseconds: i64 = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+    let deadlock = Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default());
+    if lock * 2 > deadlock {
+        return Err(PruneError::LockTimeout { lock, deadlock });
+    }
+    Ok(())
+}
+
+/// Tries something until no other session has what it needs locked for too long; `None`: it was locked
+/// each time, or a signal has come.
+pub(crate) async fn unless_locked<T>(
+    is_stopped: &AtomicBool,
+    attempt: impl AsyncFn() -> Result<T, PruneError>,
+) -> Result<Option<T>, PruneError> {
+    for number in 0..LOCK_ATTEMPTS {
+        if number > 0 && !pause(LOCK_PAUSE, is_stopped).await {
+            break;
+        }
+        match attempt().await {
+            Err(error) if error.is_locked() => {}
+            done => return done.map(Some),
+        }
+    }
+    Ok(None)
+}
+
 /// Makes sure that no other run works on these tables, until the session ends.
 pub(crate) async fn lock_out_others(
     client: &Client,
@@ -328,7 +354,7 @@ pub(crate) async fn lock_out_others(
 ) -> Result<(), PruneError> {
     for name in tables {
         let failed = database(name, "locking it against other runs");
-        let row = client.query_one(LOCK, &[&name.to_string()]).await.map_err(&failed)?;
+        let row = client.query_one(LOCK, &[&name.schema, &name.name]).await.map_err(&failed)?;
         let is_mine: bool = row.try_get(0).map_err(&failed)?;
         // It may have ended in between.
         let pid: Option<i32> = row.try_get(1).map_err(&failed)?;

@@ -70,6 +70,8 @@ pub(crate) enum Oldest {
     At(String),
     /// The search took too long: there is no index on the time.
     Unknown,
+    /// Other sessions have the table locked.
+    Locked,
 }
 
 /// The rows of a table, by what becomes of them.
@@ -220,6 +222,28 @@ impl PrunedTable {
         )
     }
 
+    /// It is no longer what it was.
+    pub(super) fn changed(&self, how: &str) -> PruneError {
+        PruneError::Changed {
+            table: self.name.clone(),
+            problem: format!("it was {how} meanwhile: nothing more was deleted. Run this again"),
+        }
+    }
+
+    /// Its name no longer means it.
+    pub(super) fn replaced(&self) -> PruneError {
+        self.changed("dropped, renamed or replaced by another table")
+    }
+
+    /// Fails if its name no longer means it.
+    pub(super) async fn require_same(&self, client: &Client) -> Result<(), PruneError> {
+        let failed = database(&self.name, "looking at the table");
+        let sql = "SELECT coalesce(pg_catalog.to_regclass($1)::pg_catalog.oid = $2, false)";
+        let row = client.query_one(sql, &[&self.name.to_string(), &self.oid]).await;
+        let is_same: bool = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+        if is_same { Ok(()) } else { Err(self.replaced()) }
+    }
+
     /// How many rows there are of each kind.
     pub(crate) async fn count(
         &self,
@@ -289,10 +313,7 @@ impl PrunedTable {
         match found.and_then(|row| row.try_get::<_, Option<String>>(0)) {
             Ok(found) => Ok(found.map_or(Oldest::None, Oldest::At)),
             Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => Ok(Oldest::Unknown),
-            // The table is locked.
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                Ok(Oldest::Unknown)
-            }
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Oldest::Locked),
             Err(error) => Err(failed(error)),
         }
     }

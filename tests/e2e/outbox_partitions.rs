@@ -1,6 +1,7 @@
 //! A partitioned outbox: `walpost init --partition-by` creates it, and `walpost prune` makes and drops
 //! partitions. No row is dropped before its event is in Kafka, and no writer waits long or fails.
 
+mod changes;
 mod load;
 mod locks;
 mod managed;

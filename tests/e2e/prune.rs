@@ -10,6 +10,9 @@ use walpost_bed::{Major, Postgres, Stop, Walpost, WalpostBuilder, eventually};
 use super::recover::counted;
 use super::state_topic::{newest_state, topic};
 
+/// An idle server tells only twice a minute how far it is.
+const WAL: &str = "SELECT pg_logical_emit_message(true, '', '')";
+
 /// An outbox with a state topic, and a copy of all rows, deleted or not.
 pub struct Kept {
     pub fixture: Fixture,
@@ -46,6 +49,12 @@ impl Kept {
         let run = self.fixture.command("run").args(self.arguments());
         let walpost = run.env("FAILPOINTS", "frequent_bookmarks=return").start();
         walpost.await_line(AGREES, LONG_TIMEOUT).await;
+        // Rows that are written before it has noted where its own begin are from before the slot.
+        eventually(LONG_TIMEOUT, "it has noted where its rows begin", async || {
+            self.fixture.postgres.execute(WAL).await;
+            newest_state(&self.fixture, &self.topic).await?["delivered"].as_object().map(drop)
+        })
+        .await;
         walpost
     }
 
@@ -56,8 +65,7 @@ impl Kept {
         let last: u64 = last.parse().expect("a number");
         self.fixture.confirmed(LONG_TIMEOUT).await;
         eventually(LONG_TIMEOUT, "there is a bookmark of the last row", async || {
-            // An idle server tells only twice a minute how far it is.
-            postgres.execute("SELECT pg_logical_emit_message(true, '', '')").await;
+            postgres.execute(WAL).await;
             let state = newest_state(&self.fixture, &self.topic).await?;
             let below = state["delivered"]["bookmarks"][0]["below"].as_u64()?;
             (below > last).then_some(())

@@ -250,6 +250,28 @@ async fn an_archive_that_would_change_or_lose_values_is_refused() {
     assert!(code == Some(0) && said.contains("4 rows archived"), "{code:?} {said}");
     assert_eq!(postgres.query_text(&format!("{tenants}archive")).await, before);
     assert_eq!(kept.left().await, 0);
+    let far = "CREATE TABLE public.history (LIKE public.outbox) PARTITION BY LIST (event_type);
+               CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;
+               CREATE FOREIGN TABLE public.far PARTITION OF public.history DEFAULT
+                   SERVER files OPTIONS (filename '/dev/null')";
+    postgres.execute(far).await;
+    let (code, said) = kept.prune(&["--older-than", "0s", "--archive-to", "public.history"]).await;
+    assert!(code == Some(78) && said.contains("is no table of this server"), "{code:?} {said}");
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_does_not_reach_the_table_is_told_so() {
+    let (mut kept, walpost) = delivered("", &insert(3, 3)).await;
+    let role =
+        "CREATE ROLE pruner LOGIN; GRANT SELECT, DELETE, UPDATE (id) ON public.outbox TO pruner;
+                REVOKE USAGE ON SCHEMA public FROM PUBLIC";
+    kept.fixture.postgres.execute(role).await;
+    kept.fixture.source = kept.fixture.postgres.url_for("pruner");
+    for arguments in [&["--older-than", "0s"][..], &["--older-than", "0s", "--dry-run"]] {
+        let (code, said) = kept.prune(arguments).await;
+        assert!(code == Some(78) && said.contains("GRANT USAGE ON SCHEMA"), "{code:?} {said}");
+    }
     stop(walpost).await;
 }
 
@@ -273,6 +295,51 @@ async fn a_prune_that_is_frozen_while_it_reads_rows_locks_none() {
     postgres.execute("UPDATE public.outbox SET event_type = 'seen'").await;
     prune.kill9().await;
     assert_eq!(kept.left().await, 600);
+    // A change of the table waits for the statement, so the server has to end that.
+    kept.delivered().await;
+    let prune = kept.pruning();
+    let prune = prune.args(["--older-than", "0s", "--archive-command", "cat > /dev/null"]).start();
+    let sends = "SELECT count(*) FROM pg_stat_activity
+                  WHERE application_name = 'walpost prune' AND wait_event = 'ClientWrite'";
+    let is_sending = async || postgres.query_text(sends).await.as_deref() == Some("1");
+    loop {
+        prune.pause();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        if is_sending().await {
+            break;
+        }
+        prune.resume();
+        let still = prune.wait(Duration::from_millis(5)).await;
+        assert!(still.is_none(), "it has ended before it was frozen while it read");
+    }
+    let change = postgres.execute("ALTER TABLE public.outbox ADD tenant text");
+    tokio::time::timeout(Duration::from_secs(30), change).await.expect("it is changed");
+    prune.kill9().await;
+    stop(walpost).await;
+}
+
+/// A line has the values that the columns had, and another column of that name has others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_whose_columns_are_replaced_while_a_command_runs_are_kept() {
+    let (kept, walpost) =
+        delivered("ALTER TABLE public.outbox ADD y text DEFAULT 'a'", &insert(30, 5)).await;
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let (began, go) = (path("began"), path("go"));
+    let command = format!(
+        "cat > /dev/null; touch '{}'; while [ ! -e '{}' ]; do sleep 0.05; done",
+        began.display(),
+        go.display()
+    );
+    let prune = kept.pruning().args(["--older-than", "0s", "--archive-command", &command]).start();
+    eventually(SHORT_TIMEOUT, "the command has begun", async || began.exists()).await;
+    let replace = "ALTER TABLE public.outbox DROP COLUMN y;
+                   ALTER TABLE public.outbox ADD COLUMN y text DEFAULT 'corrected'";
+    kept.fixture.postgres.execute(replace).await;
+    std::fs::write(&go, "").expect("written");
+    let (code, said) = ended(&prune).await;
+    assert!(code == Some(1) && said.contains("given other columns"), "{code:?} {said}");
+    assert_eq!(kept.left().await, 30);
     stop(walpost).await;
 }
 

@@ -17,15 +17,15 @@
 
 use std::time::{Duration, Instant};
 
-use postgres_protocol::escape::escape_identifier;
+use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-use super::tree::{Kind, Partition, PartitionedTable};
+use super::tree::{Kind, LOWER, Partition, PartitionedTable, UPPER};
 use super::{IS_ANOTHER, raise_if};
 use crate::excerpt::excerpt;
 use crate::retention::batch::FROZEN_LIMIT;
-use crate::retention::error::{PruneError, database};
+use crate::retention::error::{PruneError, database, ends_session};
 use crate::retention::prune::{LOCK_ATTEMPTS, LOCK_PAUSE, Prune, Stopped, pages_of, pause};
 use crate::retention::pruned_table::{Counted, PrunedTable};
 use crate::source::said;
@@ -57,7 +57,7 @@ pub(crate) enum Fate {
 pub(crate) enum Left {
     #[error("{}", rows(.0))]
     Rows(Counted),
-    #[error("it was detached or dropped meanwhile")]
+    #[error("it, or the table, was detached, renamed, dropped or given another period meanwhile")]
     Gone,
     #[error("other sessions write to it, or keep it locked (see pg_locks)")]
     Busy,
@@ -182,7 +182,10 @@ impl Prune<'_> {
             return Ok(Fate::Left(left));
         }
         let Some(rows) = table.rows_of(partition) else { return Ok(Fate::Left(Left::Gone)) };
-        let counted = rows.count(self.client, self.proof, self.before).await?;
+        let counted = match rows.count(self.client, self.proof, self.before).await {
+            Err(error) if error.is_locked() => return Ok(Fate::Left(Left::Busy)),
+            counted => counted?,
+        };
         Ok(if is_deletable(&counted) {
             Fate::Dropped(counted.deletable)
         } else {
@@ -282,12 +285,13 @@ impl Prune<'_> {
         let failed = database(&partition.name, "locking the partition");
         // Each statement sees what was committed before it began: after the lock, all rows. Nobody
         // waits for standbys while the table is locked; PostgreSQL writes the WAL of a transaction that
-        // drops files to the disk, whatever `synchronous_commit` is.
+        // drops files to the disk, whatever `synchronous_commit` is. Policies that would hide rows, and
+        // may be new, are an error.
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
              SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {};
              SET LOCAL idle_in_transaction_session_timeout = {};
-             SET LOCAL synchronous_commit = off;
+             SET LOCAL synchronous_commit = off; SET LOCAL row_security = off;
              LOCK TABLE ONLY {} IN SHARE MODE",
             self.limits.lock.as_millis(),
             (self.limits.lock + PART_LIMIT).as_millis(),
@@ -300,12 +304,16 @@ impl Prune<'_> {
                 None => Err(failed(error)),
             };
         }
-        let sql = "SELECT EXISTS (
-                       SELECT FROM pg_catalog.pg_inherits
-                        WHERE inhrelid = $1 AND inhparent = $2 AND NOT inhdetachpending
-                          AND inhrelid = pg_catalog.to_regclass($3)::pg_catalog.oid)";
-        let name = partition.name.to_string();
-        let row = self.client.query_one(sql, &[&partition.oid, &table.oid, &name]).await;
+        let sql = format!(
+            "SELECT EXISTS (
+                 SELECT FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+                  WHERE c.oid = $1 AND i.inhparent = $2 AND NOT i.inhdetachpending
+                    AND c.oid = pg_catalog.to_regclass($3)::pg_catalog.oid
+                    AND {LOWER} IS NOT DISTINCT FROM $4 AND {UPPER} IS NOT DISTINCT FROM $5)"
+        );
+        let Partition { name, oid, lower, upper, .. } = partition;
+        let row =
+            self.client.query_one(&sql, &[oid, &table.oid, &name.to_string(), lower, upper]).await;
         let is_partition: bool = row.and_then(|row| row.try_get(0)).map_err(failed)?;
         Ok(if is_partition { Ok(()) } else { Err(Attempt::Done(Fate::Left(Left::Gone))) })
     }
@@ -337,6 +345,12 @@ impl Prune<'_> {
             {
                 pace.took_too_long(pages.1 - pages.0);
                 return Ok(Err(Attempt::Busy));
+            }
+            // A policy that is new: it would hide rows.
+            Err(PruneError::Database { source, .. })
+                if source.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) =>
+            {
+                return Ok(Err(Attempt::Done(Fate::Left(Left::Unreadable))));
             }
             Err(error) => return Err(error),
         };
@@ -377,9 +391,15 @@ impl Prune<'_> {
             (self.limits.lock + PART_LIMIT).as_millis(),
             table.name,
             DROP_LIMIT.as_millis(),
-            // Undone, if that was another table.
+            // Undone, if that was another table, or a partition of another one than is locked.
             raise_if(
-                &format!("EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = {})", partition.oid),
+                &format!(
+                    "EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = {})
+                     OR pg_catalog.to_regclass({})::pg_catalog.oid IS DISTINCT FROM {}::pg_catalog.oid",
+                    partition.oid,
+                    escape_literal(&table.name.to_string()),
+                    table.oid
+                ),
                 IS_ANOTHER
             ),
             name = partition.name,
@@ -425,6 +445,9 @@ fn ended(error: &Error) -> Option<Attempt> {
             let detail = error.as_db_error().and_then(|error| error.detail()).unwrap_or_default();
             let why = format!("{} ({})", said(error), excerpt(detail));
             Some(Attempt::Done(Fate::Left(Left::Refused(why))))
+        }
+        Some(code) if !ends_session(code) => {
+            Some(Attempt::Done(Fate::Left(Left::Refused(said(error)))))
         }
         _ => None,
     }

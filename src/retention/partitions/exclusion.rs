@@ -13,14 +13,17 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use postgres_protocol::escape::escape_literal;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::periods::{Period, Unmade};
 use super::tree::{Kind, PartitionedTable, TimeKey};
+use super::{IS_ANOTHER, raise_if};
 use crate::outbox::TableName;
 use crate::retention::error::{PruneError, database};
 use crate::retention::prune::{LOCK_ATTEMPTS, LOCK_PAUSE, pause};
+use crate::source::said;
 
 /// The constraint's name.
 const NAME: &str = "prune_partitions_ahead";
@@ -33,60 +36,64 @@ const SMALL_BYTES: i64 = 16 << 20;
 const SOONEST: Duration = Duration::from_secs(7_200);
 
 const LEFT_BEHIND: &str = "
-    SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text
-      FROM pg_catalog.pg_partitioned_table p
+    SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.oid
+      FROM pg_catalog.pg_class above
+      JOIN pg_catalog.pg_namespace s ON s.oid = above.relnamespace
+      JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = above.oid
       JOIN pg_catalog.pg_class c ON c.oid = p.partdefid
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_constraint o ON o.conrelid = c.oid
-     WHERE p.partrelid = pg_catalog.to_regclass($1)::pg_catalog.oid AND o.conname::pg_catalog.text = $2";
+     WHERE s.nspname::pg_catalog.text = $1 AND above.relname::pg_catalog.text = $2
+       AND o.conname::pg_catalog.text = $3
+       -- Nothing can be done about it on a standby.
+       AND NOT pg_catalog.pg_is_in_recovery()";
 
 /// How long validating may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A constraint that excludes rows from the default partition.
-pub(super) struct Exclusion<'a> {
-    default: &'a TableName,
+/// A constraint that excludes rows from a default partition.
+#[derive(Debug, Clone)]
+pub(crate) struct Exclusion {
+    /// The default partition.
+    pub(crate) default: TableName,
+    oid: u32,
 }
 
-/// The default partition of a table, if it has the constraint, which a killed run has left: no other
-/// works on the table.
+/// The constraint that a killed run has left on the default partition of a table: no other works on the
+/// table.
 pub(crate) async fn left_behind(
     client: &Client,
     table: &TableName,
-) -> Result<Option<TableName>, PruneError> {
+) -> Result<Option<Exclusion>, PruneError> {
     let failed = database(table, "looking at the constraints of its default partition");
-    let row = client.query_opt(LEFT_BEHIND, &[&table.to_string(), &NAME]).await.map_err(&failed)?;
-    let name =
-        |row: tokio_postgres::Row| Ok(TableName { schema: row.try_get(0)?, name: row.try_get(1)? });
-    row.map(name).transpose().map_err(failed)
-}
-
-/// Drops the constraint that a killed run has left.
-pub(crate) async fn clean(
-    client: &Client,
-    default: &TableName,
-    wait: Duration,
-) -> Result<(), PruneError> {
-    Exclusion { default }.end(client, wait).await
+    let row = client.query_opt(LEFT_BEHIND, &[&table.schema, &table.name, &NAME]).await;
+    let found = |row: tokio_postgres::Row| {
+        let default = TableName { schema: row.try_get(0)?, name: row.try_get(1)? };
+        Ok(Exclusion { default, oid: row.try_get(2)? })
+    };
+    row.map_err(&failed)?.map(found).transpose().map_err(failed)
 }
 
 /// Excludes rows of these periods from a default partition that is not small. Periods that begin too
 /// soon are removed, and added to `soon`. `Ok(None)`: there is nothing to exclude.
-pub(super) async fn exclude<'a>(
+pub(super) async fn exclude(
     client: &Client,
-    table: &'a PartitionedTable,
+    table: &PartitionedTable,
     TimeKey { column, kind, .. }: &TimeKey,
     (periods, soon): (&mut Vec<Period>, &mut Vec<Period>),
     (wait, is_stopped): (Duration, &AtomicBool),
-) -> Result<Result<Option<Exclusion<'a>>, Unmade>, PruneError> {
+) -> Result<Result<Option<Exclusion>, Unmade>, PruneError> {
     let Some(default) = table.default().filter(|default| default.kind == Kind::Table) else {
         return Ok(Ok(None));
     };
-    let exclusion = Exclusion { default: &default.name };
+    let exclusion = Exclusion { default: default.name.clone(), oid: default.oid };
     let failed = database(&default.name, "asking for its size");
     let sql = "SELECT pg_catalog.pg_relation_size($1::pg_catalog.oid::pg_catalog.regclass)";
     let row = client.query_one(sql, &[&default.oid]).await;
-    let bytes: i64 = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+    let bytes: i64 = match row.and_then(|row| row.try_get(0)).map_err(failed) {
+        Err(error) if error.is_locked() => return Ok(Err(Unmade::Locked)),
+        bytes => bytes?,
+    };
     if bytes <= SMALL_BYTES {
         return Ok(Ok(None));
     }
@@ -103,9 +110,23 @@ pub(super) async fn exclude<'a>(
     });
     let outside = outside.collect::<Vec<_>>().join(" AND ");
     let name = &default.name;
-    let add = format!("ALTER TABLE ONLY {name} ADD CONSTRAINT {NAME} CHECK ({outside}) NOT VALID");
-    if !exclusion.briefly(client, &add, (wait, is_stopped)).await? {
-        return Ok(Err(Unmade::Locked));
+    let is_another = format!(
+        "pg_catalog.to_regclass({})::pg_catalog.oid IS DISTINCT FROM {}::pg_catalog.oid",
+        escape_literal(&name.to_string()),
+        default.oid
+    );
+    let add = format!(
+        "ALTER TABLE ONLY {name} ADD CONSTRAINT {NAME} CHECK ({outside}) NOT VALID; {}",
+        raise_if(&is_another, IS_ANOTHER)
+    );
+    let failed = database(name, "adding a constraint");
+    match briefly(client, &add, (wait, is_stopped)).await {
+        Ok(true) => {}
+        Ok(false) => return Ok(Err(Unmade::Locked)),
+        Err(error) if error.code().is_some_and(|code| code.code() == IS_ANOTHER) => {
+            return Ok(Err(Unmade::Replaced));
+        }
+        Err(error) => return Err(failed(error)),
     }
     crate::crash_points::point!("default_excluded");
     // It stops if this program is gone; not all platforms have that.
@@ -115,8 +136,13 @@ pub(super) async fn exclude<'a>(
     client.batch_execute(&set).await.map_err(&failed)?;
     let validate = format!("ALTER TABLE ONLY {name} VALIDATE CONSTRAINT {NAME}");
     let validated = client.batch_execute(&validate).await;
-    client.batch_execute("SET statement_timeout = 0").await.map_err(&failed)?;
-    let Err(error) = validated else { return Ok(Ok(Some(exclusion))) };
+    let Err(error) = validated else {
+        client.batch_execute("SET statement_timeout = 0").await.map_err(&failed)?;
+        return Ok(Ok(Some(exclusion)));
+    };
+    if error.code().is_some() {
+        let _ = client.batch_execute("SET statement_timeout = 0").await;
+    }
     exclusion.end(client, wait).await?;
     match error.code() {
         Some(&SqlState::QUERY_CANCELED) => Ok(Err(Unmade::Slow)),
@@ -129,51 +155,66 @@ pub(super) async fn exclude<'a>(
     }
 }
 
-impl Exclusion<'_> {
+impl Exclusion {
     /// Drops the constraint.
-    pub(super) async fn end(&self, client: &Client, wait: Duration) -> Result<(), PruneError> {
-        let Self { default } = self;
+    pub(crate) async fn end(&self, client: &Client, wait: Duration) -> Result<(), PruneError> {
+        let Some(default) = self.name(client).await? else { return Ok(()) };
         let drop = format!("ALTER TABLE ONLY {default} DROP CONSTRAINT IF EXISTS {NAME}");
         // Whatever stops the run: a row of a period that has no partition would be an error.
-        if self.briefly(client, &drop, (wait, &AtomicBool::new(false))).await? {
-            return Ok(());
-        }
-        Err(PruneError::Changed {
-            table: (*default).clone(),
-            problem: format!(
-                "other sessions keep the default partition locked, and it has a constraint of this command, \
-                 with which it refuses rows of the periods to come: run it again, or ALTER TABLE {default} \
-                 DROP CONSTRAINT {NAME}"
-            ),
-        })
+        let why = match briefly(client, &drop, (wait, &AtomicBool::new(false))).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => "other sessions keep the default partition locked".to_owned(),
+            Err(error) => said(&error),
+        };
+        Err(self.is_left(&default, &why))
     }
 
-    /// Runs a statement that locks the default partition for a moment; false: other sessions keep it
-    /// locked.
-    async fn briefly(
-        &self,
-        client: &Client,
-        statement: &str,
-        (wait, is_stopped): (Duration, &AtomicBool),
-    ) -> Result<bool, PruneError> {
-        let failed = database(self.default, "changing its constraints");
-        let sql =
-            format!("BEGIN; SET LOCAL lock_timeout = {}; {statement}; COMMIT", wait.as_millis());
-        for attempt in 0..LOCK_ATTEMPTS {
-            if attempt > 0 && !pause(LOCK_PAUSE, is_stopped).await {
-                break;
-            }
-            let Err(error) = client.batch_execute(&sql).await else { return Ok(true) };
-            if error.code().is_some() {
-                client.batch_execute("ROLLBACK").await.map_err(&failed)?;
-            }
-            match error.code() {
-                Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED) => {}
-                _ => return Err(failed(error)),
-            }
-        }
-        Ok(false)
+    /// The table's name now: it, or its schema, may have been renamed. `None`: it is gone.
+    async fn name(&self, client: &Client) -> Result<Option<TableName>, PruneError> {
+        let sql = "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text
+                     FROM pg_catalog.pg_class c
+                     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
+        let row = client.query_opt(sql, &[&self.oid]).await;
+        let failed = |error| self.is_left(&self.default, &said(&error));
+        let name = |row: tokio_postgres::Row| {
+            Ok(TableName { schema: row.try_get(0)?, name: row.try_get(1)? })
+        };
+        row.map_err(failed)?.map(name).transpose().map_err(failed)
     }
+
+    fn is_left(&self, default: &TableName, why: &str) -> PruneError {
+        PruneError::Changed {
+            table: default.clone(),
+            problem: format!(
+                "{why}, and it has a constraint of this command, with which it refuses rows of the periods to \
+                 come: run it again, or ALTER TABLE {default} DROP CONSTRAINT {NAME}"
+            ),
+        }
+    }
+}
+
+/// Runs a statement that locks a table for a moment; false: other sessions keep it locked.
+async fn briefly(
+    client: &Client,
+    statement: &str,
+    (wait, is_stopped): (Duration, &AtomicBool),
+) -> Result<bool, tokio_postgres::Error> {
+    let sql = format!("BEGIN; SET LOCAL lock_timeout = {}; {statement}; COMMIT", wait.as_millis());
+    for attempt in 0..LOCK_ATTEMPTS {
+        if attempt > 0 && !pause(LOCK_PAUSE, is_stopped).await {
+            break;
+        }
+        let Err(error) = client.batch_execute(&sql).await else { return Ok(true) };
+        if error.code().is_some() {
+            // The first error says more than one of this would.
+            let _ = client.batch_execute("ROLLBACK").await;
+        }
+        match error.code() {
+            Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED) => {}
+            _ => return Err(error),
+        }
+    }
+    Ok(false)
 }
 
 /// The ranges, of which those that follow each other are one.

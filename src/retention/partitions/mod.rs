@@ -18,7 +18,7 @@ mod tree;
 
 pub(crate) use ahead::{Made, make_ahead};
 pub(crate) use drop::{Fate, Left};
-pub(crate) use exclusion::{clean as clean_up, left_behind};
+pub(crate) use exclusion::left_behind;
 pub(crate) use tree::{Manager, Partition, PartitionedTable};
 
 /// The SQLSTATE with which a transaction ends if a name means another table meanwhile: a schema can be

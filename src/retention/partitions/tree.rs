@@ -24,6 +24,11 @@ const PARENT: &str = "
       LEFT JOIN pg_catalog.pg_tablespace t ON t.oid = c.reltablespace
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
 
+/// The beginning and the end of the period of the partition `c`, as PostgreSQL writes them.
+pub(super) const LOWER: &str = "pg_catalog.substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid), 'FROM [(]''([^'']*)''[)]')";
+pub(super) const UPPER: &str =
+    "pg_catalog.substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid), 'TO [(]''([^'']*)''[)]')";
+
 /// Its partitions, the oldest first: with `{upper}`, the time at which one ends.
 const PARTITIONS: &str = "
     SELECT part.*, coalesce({upper} <= '{before}'::pg_catalog.timestamptz, false)
@@ -31,10 +36,7 @@ const PARTITIONS: &str = "
                    pg_catalog.pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT', i.inhdetachpending,
                    coalesce(pg_catalog.has_table_privilege(c.oid, 'SELECT'), false),
                    coalesce(pg_catalog.row_security_active(c.oid), false),
-                   pg_catalog.substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid),
-                                        'FROM [(]''([^'']*)''[)]') AS lower,
-                   pg_catalog.substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid),
-                                        'TO [(]''([^'']*)''[)]') AS upper,
+                   {LOWER} AS lower, {UPPER} AS upper,
                    coalesce(pg_catalog.has_table_privilege(c.oid, 'DELETE')
                             AND pg_catalog.has_any_column_privilege(c.oid, 'UPDATE'), false),
                    CASE WHEN NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')
@@ -203,7 +205,8 @@ impl PartitionedTable {
         });
         let upper = if has_periods { "part.upper" } else { "NULL" };
         let upper = format!("{upper}::pg_catalog.timestamptz");
-        let sql = PARTITIONS.replace("{upper}", &upper).replace("{before}", before);
+        let sql = PARTITIONS.replace("{LOWER}", LOWER).replace("{UPPER}", UPPER);
+        let sql = sql.replace("{upper}", &upper).replace("{before}", before);
         let rows = client.query(&sql, &[&oid]).await.map_err(&failed)?;
         let partitions = rows.iter().map(Partition::of).collect::<Result<Vec<_>, _>>();
         let sql = LEAVES.replace("{xid}", XID);
