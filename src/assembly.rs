@@ -11,6 +11,8 @@ pub(crate) mod nats;
 mod other_sinks;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "sqs")]
+pub(crate) mod sqs;
 
 pub(crate) use other_sinks::endpoint;
 #[cfg(any(feature = "nats", feature = "redis"))]
@@ -103,6 +105,10 @@ fn relay_from<P: Source>(
         #[cfg(feature = "redis")]
         SinkKind::Redis => {
             return redis::relay_from((source, core), config, environment, (until, metrics));
+        }
+        #[cfg(feature = "sqs")]
+        SinkKind::Sqs => {
+            return sqs::relay_from((source, core), config, environment, (until, metrics));
         }
         // A sink that this build does not have is an error of the configuration.
         _ => {}

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use super::layout;
 use crate::config::{Config, ConfigError, Setting};
-#[cfg(feature = "http")]
+#[cfg(any(feature = "http", feature = "sqs"))]
 use crate::config::{Environment, SinkKind};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::record::Policy;
@@ -14,12 +14,18 @@ use crate::record::{Profile, Router, TopicsAllowed};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::relay::{CommitLimits, StateSettings};
 
-/// The address of the configured HTTP endpoint, for the log; `None`: events go elsewhere.
+/// The address of the configured HTTP endpoint, or the queue's URL, for the log; `None`: events go
+/// elsewhere.
 pub(crate) fn endpoint(config: &Config) -> Option<String> {
     #[cfg(feature = "http")]
     if config.sink == SinkKind::Http {
         let http = super::http::http_config(config, &Environment::of_process()).ok()?;
         return Some(http.url.address());
+    }
+    #[cfg(feature = "sqs")]
+    if config.sink == SinkKind::Sqs {
+        let sqs = super::sqs::sqs_config(config, &Environment::of_process()).ok()?;
+        return Some(sqs.queue.to_string());
     }
     let _ = config;
     None

@@ -10,10 +10,11 @@ use crate::config::{Log, LogFormat};
 
 /// walpost itself logs what matters of the libraries' messages. Those of HTTP libraries contain the
 /// address of the trace collector, with a login that may be in it. Each entry is a prefix of
-/// targets: `hyper` also matches `hyper_util`.
-const QUIET: [&str; 7] = [
+/// targets: `hyper` also matches `hyper_util`, and `aws` all crates of that SDK.
+const QUIET: [&str; 8] = [
     "rdkafka=off",
     "async_nats=off",
+    "aws=off",
     "tokio_postgres=off",
     "hyper=off",
     "reqwest=off",

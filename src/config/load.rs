@@ -47,6 +47,7 @@ impl Config {
             nats: given.nats()?,
             redis: given.redis()?,
             http: given.http()?,
+            sqs: given.sqs()?,
             kafka: Kafka {
                 bootstrap_servers: given.parsed(Setting::KafkaBootstrapServers, values::servers)?,
                 max_producers: given.parsed(Setting::KafkaMaxProducers, values::max_producers)?,

@@ -63,6 +63,8 @@ pub struct Config {
     pub redis: Redis,
     /// `[http]`
     pub http: Http,
+    /// `[sqs]`
+    pub sqs: Sqs,
     /// `[kafka]`
     pub kafka: Kafka,
     /// `[delivery]`
@@ -160,15 +162,18 @@ pub enum SinkKind {
     Redis,
     /// An HTTP endpoint.
     Http,
+    /// A FIFO queue of Amazon SQS.
+    Sqs,
 }
 
 impl SinkKind {
     /// The kinds by their names.
-    pub(crate) const NAMES: [(&str, Self); 4] = [
+    pub(crate) const NAMES: [(&str, Self); 5] = [
         ("kafka", Self::Kafka),
         ("nats", Self::Nats),
         ("redis", Self::Redis),
         ("http", Self::Http),
+        ("sqs", Self::Sqs),
     ];
 
     /// Its name.
@@ -178,6 +183,7 @@ impl SinkKind {
             Self::Nats => "nats",
             Self::Redis => "redis",
             Self::Http => "http",
+            Self::Sqs => "sqs",
         }
     }
 }
@@ -225,6 +231,21 @@ pub struct Http {
     pub lanes: u16,
     /// How long an answer may take.
     pub timeout: Duration,
+    /// The authorities that sign its certificate; `None`: those of the operating system.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// The queues of Amazon SQS.
+#[derive(Debug, Clone)]
+pub struct Sqs {
+    /// The URL of the queue, not yet parsed.
+    pub queue_url: Option<String>,
+    /// That of the queue of the dead letters.
+    pub dead_letter_queue_url: Option<String>,
+    /// The server, if it is not that of the URL; not yet parsed.
+    pub endpoint: Option<String>,
+    /// The region, if neither the URL nor the environment has it.
+    pub region: Option<String>,
     /// The authorities that sign its certificate; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
 }

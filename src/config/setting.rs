@@ -165,8 +165,8 @@ settings! {
         .details("`none` also applies to dead letters and to the Debezium profiles.")
         .default("commit");
     Debezium = row("debezium", Properties, "Options of Debezium's outbox event router, under their own names. Requires a Debezium profile.");
-    SinkKind = row("sink.kind", Text, "Where events are published: `kafka`, `nats` (a stream of NATS JetStream), `redis` (a stream of Redis) or `http` (a webhook).")
-        .details("`nats`, `redis` and `http` take a walpost that was built with the feature of that name, and the settings of [`[nats]`](#nats-nats), [`[redis]`](#redis-redis) or [`[http]`](#http-endpoint-http); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
+    SinkKind = row("sink.kind", Text, "Where events are published: `kafka`, `nats` (a stream of NATS JetStream), `redis` (a stream of Redis), `http` (a webhook) or `sqs` (a FIFO queue of Amazon SQS).")
+        .details("`nats`, `redis`, `http` and `sqs` take a walpost that was built with the feature of that name, and the settings of [`[nats]`](#nats-nats), [`[redis]`](#redis-redis), [`[http]`](#http-endpoint-http) or [`[sqs]`](#amazon-sqs-sqs); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
         .flag("--sink", "KIND").default("kafka");
     NatsUrl = row("nats.url", Text, "NATS servers: `nats://[user:password@|token@]host[:port]`, or `tls://` for TLS. Separate several servers of a cluster by commas.")
         .details("Prefer `WALPOST_NATS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `,` in a password are written percent-encoded. The login is written at the first server.")
@@ -209,6 +209,18 @@ settings! {
         .details("Then the event is sent again.")
         .variable().default("30s");
     HttpCaFile = row("http.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `https://`. Without it, those of the operating system.")
+        .variable();
+    SqsQueueUrl = row("sqs.queue_url", Text, "URL of the FIFO queue to which all events are sent: `https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.fifo`.")
+        .details("Credentials are those of the AWS SDKs' standard variables, files and services: see [credentials](sqs.md#credentials-and-policy).")
+        .variable();
+    SqsDeadLetterQueueUrl = row("sqs.dead_letter_queue_url", Text, "URL of the FIFO queue of dead letters. Required if a policy is `dead_letter`.")
+        .variable();
+    SqsEndpoint = row("sqs.endpoint", Text, "Server that requests are sent to: `https://host[:port]`. Without it, that of `sqs.queue_url`.")
+        .details("For VPC endpoints without a private name, proxies, and servers other than Amazon's.")
+        .variable();
+    SqsRegion = row("sqs.region", Text, "Region for which requests are signed. Without it, that in the name of the server, then `AWS_REGION` and the AWS profile.")
+        .variable();
+    SqsCaFile = row("sqs.ca_file", Text, "PEM file of the authorities that sign the server's certificate. Without it, those of the operating system.")
         .variable();
     KafkaBootstrapServers = row("kafka.bootstrap_servers", Text, "Kafka bootstrap servers, `host:port`, separated by commas.")
         .flag("--bootstrap-servers", "LIST").ambient("KAFKA_BOOTSTRAP_SERVERS").default("localhost:9092");
@@ -275,7 +287,7 @@ settings! {
 }
 
 /// The tables of the file, with their titles on the reference page.
-pub const TABLES: [(&str, &str); 14] = [
+pub const TABLES: [(&str, &str); 15] = [
     ("source", "Source database"),
     ("outbox", "Outbox"),
     ("record", "Records"),
@@ -284,6 +296,7 @@ pub const TABLES: [(&str, &str); 14] = [
     ("nats", "NATS"),
     ("redis", "Redis"),
     ("http", "HTTP endpoint"),
+    ("sqs", "Amazon SQS"),
     ("kafka", "Kafka"),
     ("delivery", "Delivery"),
     ("poison", "Undeliverable events"),

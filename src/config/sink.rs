@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use secrecy::SecretString;
 
 use super::load::Values;
-use super::{ConfigError, Http, Nats, Origin, Redis, Setting, SinkKind, units, values};
+use super::{ConfigError, Http, Nats, Origin, Redis, Setting, SinkKind, Sqs, units, values};
 
 /// Settings of Kafka alone, outside of `[kafka]`.
 const KAFKAS: [Setting; 7] = [
@@ -28,6 +28,7 @@ impl Values {
             SinkKind::Nats => cfg!(feature = "nats"),
             SinkKind::Redis => cfg!(feature = "redis"),
             SinkKind::Http => cfg!(feature = "http"),
+            SinkKind::Sqs => cfg!(feature = "sqs"),
         };
         let name = kind.name();
         if !is_built_in {
@@ -96,6 +97,18 @@ impl Values {
                 })
             })?,
             ca_file: self.text(Setting::HttpCaFile).map(PathBuf::from),
+        })
+    }
+
+    /// The queues of Amazon SQS.
+    pub(super) fn sqs(&self) -> Result<Sqs, ConfigError> {
+        let text = |setting| self.text(setting).map(str::to_owned);
+        Ok(Sqs {
+            queue_url: text(Setting::SqsQueueUrl),
+            dead_letter_queue_url: text(Setting::SqsDeadLetterQueueUrl),
+            endpoint: text(Setting::SqsEndpoint),
+            region: self.optional(Setting::SqsRegion, values::region)?,
+            ca_file: self.text(Setting::SqsCaFile).map(PathBuf::from),
         })
     }
 }

@@ -422,7 +422,7 @@ fn every_key_of_nats_is_read_and_its_password_is_hidden() {
 }
 
 fn is_of_another_sink(row: &Displayed) -> bool {
-    ["nats.", "redis.", "http."].iter().any(|table| row.key.starts_with(table))
+    ["nats.", "redis.", "http.", "sqs."].iter().any(|table| row.key.starts_with(table))
         || row.key == "sink.kind"
 }
 

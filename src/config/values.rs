@@ -118,6 +118,15 @@ pub(super) fn lanes(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| format!("`{text}` is not a number of lanes, 1 to 1024"))
 }
 
+/// A region of AWS.
+pub(super) fn region(text: &str) -> Result<String, String> {
+    let is_allowed = |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || sign == '-';
+    if text.is_empty() || text.len() > 63 || !text.chars().all(is_allowed) {
+        return Err(format!("`{text}` is not the name of a region, such as eu-central-1"));
+    }
+    Ok(text.to_owned())
+}
+
 /// How many producers may send at the same time.
 pub(super) fn max_producers(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=32).contains(number));

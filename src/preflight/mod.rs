@@ -17,6 +17,8 @@ mod publication;
 mod redis;
 mod server;
 mod slot;
+#[cfg(feature = "sqs")]
+mod sqs;
 mod topics;
 
 use tokio_postgres::Client;
@@ -69,6 +71,10 @@ async fn check_destination(config: &Config, offline: bool, findings: &mut Findin
     #[cfg(feature = "redis")]
     if config.sink == SinkKind::Redis {
         redis::check(config, offline, findings).await;
+    }
+    #[cfg(feature = "sqs")]
+    if config.sink == SinkKind::Sqs {
+        sqs::check(config, offline, findings).await;
     }
     let _ = (config, offline, findings);
 }

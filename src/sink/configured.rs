@@ -10,8 +10,10 @@ use crate::sink::HttpSink;
 use crate::sink::NatsSink;
 #[cfg(feature = "redis")]
 use crate::sink::RedisSink;
+#[cfg(feature = "sqs")]
+use crate::sink::SqsSink;
 use crate::sink::{
-    Condition, KafkaSink, KafkaSource, Peer, ReloadHandle, Report, Sink, SinkError,
+    Condition, KafkaSink, KafkaSource, Origin, Peer, ReloadHandle, Report, Sink, SinkError,
     TransactionalSink,
 };
 
@@ -31,6 +33,9 @@ pub enum ConfiguredSink {
     /// A stream of Redis.
     #[cfg(feature = "redis")]
     Redis(RedisSink),
+    /// A queue of Amazon SQS.
+    #[cfg(feature = "sqs")]
+    Sqs(SqsSink),
 }
 
 /// The same expression for each of the sinks.
@@ -45,6 +50,8 @@ macro_rules! each {
             Self::Nats($sink) => $do,
             #[cfg(feature = "redis")]
             Self::Redis($sink) => $do,
+            #[cfg(feature = "sqs")]
+            Self::Sqs($sink) => $do,
         }
     };
 }
@@ -56,7 +63,7 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Self::Idempotent(sink.reloading_from(source)),
             Self::Transactional(sink) => Self::Transactional(sink.reloading_from(source)),
-            #[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+            #[cfg(any(feature = "http", feature = "nats", feature = "redis", feature = "sqs"))]
             other => other,
         }
     }
@@ -66,7 +73,7 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Some(sink.reload_handle()),
             Self::Transactional(sink) => Some(sink.reload_handle()),
-            #[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+            #[cfg(any(feature = "http", feature = "nats", feature = "redis", feature = "sqs"))]
             _ => None,
         }
     }
@@ -90,6 +97,10 @@ impl Outlet for ConfiguredSink {
 impl Sink for ConfiguredSink {
     fn peer(&self) -> &'static Peer {
         each!(self, sink => sink.peer())
+    }
+
+    fn begins(&mut self, origin: &Origin<'_>) {
+        each!(self, sink => sink.begins(origin));
     }
 
     fn is_fenced_by_state(&self) -> bool {

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
@@ -51,18 +49,10 @@ pub(super) fn tls(roots: Option<&Path>, named: &str) -> Result<ClientConfig, Str
     let path = roots.ok_or_else(|| {
         unusable(format!("no root certificates of the system were found: set {named}"))
     })?;
-    let failed =
-        |error: &dyn ToString| unusable(format!("{}: {}", path.display(), error.to_string()));
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| failed(&error))?;
-    let mut roots = RootCertStore::empty();
-    // A system bundle may contain certificates that cannot be parsed: they are not used.
-    if roots.add_parsable_certificates(certificates).0 == 0 {
-        return Err(failed(&"it contains no usable certificate"));
-    }
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(super::roots::roots(path)?);
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| unusable(error.to_string()))?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    Ok(config.with_root_certificates(store).with_no_client_auth())
 }

@@ -1,13 +1,15 @@
 //! The trait of destinations, and the sinks that implement it: for Kafka, Redis Streams, NATS
-//! JetStream and HTTP endpoints.
+//! JetStream, HTTP endpoints and Amazon SQS.
 //!
 //! A sink takes records without blocking, and reports the outcome of each at most once: delivered
 //! (durable at the broker), lost (may succeed later), refused (permanently rejected) or purged
 //! (discarded with its producer). A record without an outcome when its producer is replaced gets
 //! none.
 
+#[cfg(any(feature = "http", feature = "sqs"))]
+pub(crate) mod attempts;
 mod configured;
-#[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "nats", feature = "redis", feature = "sqs"))]
 mod delays;
 #[cfg(any(feature = "http", feature = "redis"))]
 mod dial;
@@ -16,11 +18,17 @@ pub(crate) mod http;
 mod kafka;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod link;
+#[cfg(any(feature = "nats", feature = "sqs"))]
+mod message_id;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod reread;
+#[cfg(any(feature = "http", feature = "redis", feature = "sqs"))]
+mod roots;
+#[cfg(feature = "sqs")]
+pub(crate) mod sqs;
 
 use std::future::Future;
 use std::time::Instant;
@@ -48,6 +56,8 @@ pub use http::{HttpConfig, HttpSink, HttpSource, HttpUrl, Signers};
 pub use nats::{NatsConfig, NatsSink, NatsSource, NatsUrl, SubjectTemplate};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisSink, RedisSource, RedisUrl};
+#[cfg(feature = "sqs")]
+pub use sqs::{Endpoint, QueueUrl, SqsConfig, SqsSink, SqsSource};
 
 /// The features of this build's Kafka client library: librdkafka's `builtin.features`.
 pub fn features() -> String {
@@ -149,11 +159,27 @@ pub const KAFKA: Peer = Peer {
     credentials: "security.protocol and the sasl.* and ssl.* properties",
 };
 
+/// Where events come from: their positions mean something there alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin<'a> {
+    /// The system identifier of the server.
+    pub system_identifier: &'a str,
+    /// The oid of the database.
+    pub database_oid: u32,
+    /// The replication slot.
+    pub slot: &'a str,
+}
+
 /// A destination of records.
 pub trait Sink: Outlet {
     /// What it is called.
     fn peer(&self) -> &'static Peer {
         &KAFKA
+    }
+
+    /// A session with PostgreSQL begins: the records from here on are of events from `origin`.
+    fn begins(&mut self, origin: &Origin<'_>) {
+        let _ = origin;
     }
 
     /// Whether the store of the position is opened again with each new producer: what the old one

@@ -10,7 +10,7 @@ use crate::lsn::Lsn;
 use crate::relay::backoff::{Backoff, backoff};
 use crate::relay::run_result::{RelayError, Until};
 use crate::relay::standby::Standby;
-use crate::sink::Sink;
+use crate::sink::{Origin, Sink};
 use crate::source::{
     Feed, OpenError, PublicationFingerprint, ReceivedTransactions, Resume, ServerIdentity,
     SlotError, Source, SourceError,
@@ -197,6 +197,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.diagnostics.stats.session_began(session);
         self.diagnostics.stuck_stream.opened(session.flushed());
         let (identity, timeline) = (session.identity(), session.timeline());
+        self.sink.begins(&Origin {
+            system_identifier: &identity.system_identifier,
+            database_oid: session.database_oid(),
+            slot: self.source.slot(),
+        });
         let known = self.session.last.as_ref().map(|last| last.identity.timeline);
         if known.is_some_and(|known| known < timeline) {
             tracing::warn!(

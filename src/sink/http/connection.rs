@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::config::HttpConfig;
-use super::verdict::Failure;
+use crate::sink::attempts::Failure;
 use crate::sink::dial::{dial, tls};
 
 /// Timeout for TLS.

@@ -15,11 +15,11 @@ use tokio::time::{sleep, timeout};
 use super::config::{HttpConfig, HttpSource};
 use super::connection::{Connection, connect};
 use super::request::Delivery;
-use super::shared::{Done, Shared};
-use super::verdict::{Failure, Verdict, verdict};
+use super::verdict::{Verdict, verdict};
 use crate::excerpt::at_most;
+use crate::sink::Outcome;
+use crate::sink::attempts::{Attempts, Failure};
 use crate::sink::delays::delays;
-use crate::sink::{Outcome, Report};
 
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
@@ -42,7 +42,7 @@ pub(super) struct Lane {
     source: HttpSource,
     deliveries: UnboundedReceiver<Delivery>,
     epoch: watch::Receiver<u64>,
-    shared: Arc<Shared>,
+    attempts: Arc<Attempts<u16>>,
     open: Option<Open>,
 }
 
@@ -61,9 +61,9 @@ impl Lane {
         number: u16,
         source: HttpSource,
         (deliveries, epoch): (UnboundedReceiver<Delivery>, watch::Receiver<u64>),
-        shared: Arc<Shared>,
+        attempts: Arc<Attempts<u16>>,
     ) -> Self {
-        Self { number, source, deliveries, epoch, shared, open: None }
+        Self { number, source, deliveries, epoch, attempts, open: None }
     }
 
     /// Works until the sink is gone.
@@ -76,7 +76,7 @@ impl Lane {
         while let Some(delivery) = self.deliveries.recv().await {
             let epoch = *self.epoch.borrow_and_update();
             // What follows a refused event is produced again, behind it.
-            if delivery.epoch < epoch || refused == Some(delivery.epoch) {
+            if delivery.sent.epoch < epoch || refused == Some(delivery.sent.epoch) {
                 continue;
             }
             match self.deliver(delivery).await {
@@ -91,14 +91,14 @@ impl Lane {
     async fn connect_first(&mut self) -> Result<(), Gone> {
         let mut delays = delays(RETRY_DELAYS);
         while let Err(failure) = self.ready().await {
-            self.shared.fails(self.number, failure, None);
+            self.attempts.fails(self.number, failure, None);
             let delay = delays.next().unwrap_or(RETRY_DELAYS[1]);
             tokio::select! {
                 () = sleep(delay) => {}
                 changed = self.epoch.changed() => changed.map_err(|_| Gone)?,
             }
         }
-        self.shared.works(self.number);
+        self.attempts.works(&self.number);
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Lane {
                 None => {
                     // A request that was given up must not stay in front of the next one.
                     self.open = None;
-                    self.shared.gives_up(self.number);
+                    self.attempts.gives_up(&self.number);
                     return Ok(None);
                 }
                 Some(Verdict::Delivered) => {
@@ -127,18 +127,18 @@ impl Lane {
                     return Ok(None);
                 }
                 Some(Verdict::Refused(refusal)) => {
-                    let epoch = delivery.epoch;
+                    let epoch = delivery.sent.epoch;
                     self.done(delivery, Outcome::Refused(refusal));
                     return Ok(Some(epoch));
                 }
                 Some(Verdict::Later(failure, after)) => (failure, after.unwrap_or_default()),
             };
-            self.shared.fails(self.number, failure, Some(&delivery.topic));
+            self.attempts.fails(self.number, failure, [delivery.sent.topic.as_str()]);
             let delay = delays.next().unwrap_or(RETRY_DELAYS[1]).max(after);
             tokio::select! {
                 () = sleep(delay) => {}
                 changed = epoch.changed() => {
-                    self.shared.gives_up(self.number);
+                    self.attempts.gives_up(&self.number);
                     return changed.map(|()| None).map_err(|_| Gone);
                 }
             }
@@ -146,12 +146,8 @@ impl Lane {
     }
 
     fn done(&self, delivery: Delivery, outcome: Outcome) {
-        self.shared.works(self.number);
-        let is_delivered = outcome == Outcome::Delivered;
-        let report = Report::new(delivery.seq, outcome);
-        let after = report.at.saturating_duration_since(delivery.since);
-        let Delivery { epoch, topic, bytes, .. } = delivery;
-        self.shared.done(Done { epoch, report, topic, bytes, after }, is_delivered);
+        self.attempts.works(&self.number);
+        self.attempts.done(delivery.sent, outcome);
     }
 
     async fn attempt(&mut self, delivery: &Delivery) -> Verdict {
@@ -215,7 +211,8 @@ impl Open {
 
 /// The request, signed now.
 fn request(delivery: &Delivery, config: &HttpConfig) -> Result<Request<Full<Bytes>>, String> {
-    let target = config.url.target(&delivery.topic).ok_or("the topic cannot be part of a URL")?;
+    let target =
+        config.url.target(&delivery.sent.topic).ok_or("the topic cannot be part of a URL")?;
     let body = Full::new(delivery.body.clone());
     let mut request = Request::builder().method(Method::POST).uri(target).body(body);
     let request = request.as_mut().map_err(|error| error.to_string())?;

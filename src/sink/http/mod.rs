@@ -12,7 +12,6 @@ mod config;
 mod connection;
 mod lane;
 mod request;
-mod shared;
 mod signature;
 mod sink;
 mod url;

@@ -14,6 +14,7 @@ use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
+use crate::sink::attempts::Sent;
 
 /// The event's id: a receiver that has seen it ignores the request.
 pub(super) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -48,15 +49,10 @@ const OWN_PREFIXES: [&str; 3] = ["proxy-", "webhook-", "keep-alive"];
 /// A record on its way.
 #[derive(Debug)]
 pub(super) struct Delivery {
-    pub(super) epoch: u64,
-    pub(super) seq: Seq,
-    pub(super) topic: String,
+    pub(super) sent: Sent,
     pub(super) id: HeaderValue,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) body: Bytes,
-    /// Of key and value.
-    pub(super) bytes: u64,
-    pub(super) since: Instant,
 }
 
 impl Delivery {
@@ -92,16 +88,14 @@ impl Delivery {
         if record.value.is_some() {
             headers.push((CONTENT_TYPE, content_type));
         }
-        Ok(Self {
+        let sent = Sent {
             epoch,
             seq,
             topic: record.topic.to_owned(),
-            id,
-            headers,
-            body: Bytes::copy_from_slice(body),
             bytes: (record.key.map_or(0, <[u8]>::len) + body.len()) as u64,
             since: Instant::now(),
-        })
+        };
+        Ok(Self { sent, id, headers, body: Bytes::copy_from_slice(body) })
     }
 }
 

@@ -10,13 +10,13 @@ use tokio::sync::watch;
 use super::config::{HttpConfig, HttpSource};
 use super::lane::Lane;
 use super::request::Delivery;
-use super::shared::Shared;
 use crate::ledger::Seq;
-use crate::metrics::{Metrics, Published};
+use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{Condition, Outcome, Peer, Report, Sink, SinkError};
+use crate::sink::attempts::Taken;
+use crate::sink::{Condition, Peer, Report, Sink, SinkError};
 
 /// An HTTP endpoint.
 const ENDPOINT: Peer = Peer {
@@ -26,9 +26,6 @@ const ENDPOINT: Peer = Peer {
     credentials: "http.authorization and http.secret",
 };
 
-/// The code of the publish-error metric for records that are refused.
-const REFUSED: &str = "refused";
-
 /// An HTTP endpoint.
 pub struct HttpSink {
     lanes: Vec<UnboundedSender<Delivery>>,
@@ -36,10 +33,7 @@ pub struct HttpSink {
     next: usize,
     /// Rises with each replaced producer: lanes drop what is older.
     epoch: watch::Sender<u64>,
-    shared: Arc<Shared>,
-    reports: Vec<Report>,
-    conditions: Vec<Condition>,
-    metrics: Arc<Metrics>,
+    taken: Taken<u16>,
 }
 
 impl HttpSink {
@@ -49,12 +43,13 @@ impl HttpSink {
         source: &HttpSource,
         metrics: Arc<Metrics>,
     ) -> Result<Self, SinkError> {
-        let (epoch, shared) = (watch::Sender::new(0), Arc::<Shared>::default());
+        metrics.sink_producers.set(1);
+        let (epoch, taken) = (watch::Sender::new(0), Taken::new(metrics));
         let (lanes, workers): (Vec<_>, Vec<_>) = (0..config.lanes)
             .map(|number| {
                 let (sender, deliveries) = unbounded_channel();
-                let (source, shared) = (source.clone(), Arc::clone(&shared));
-                (sender, Lane::new(number, source, (deliveries, epoch.subscribe()), shared))
+                let (source, attempts) = (source.clone(), taken.attempts());
+                (sender, Lane::new(number, source, (deliveries, epoch.subscribe()), attempts))
             })
             .unzip();
         let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
@@ -67,9 +62,7 @@ impl HttpSink {
             runtime.shutdown_background();
         };
         thread.spawn(work).map_err(failed)?;
-        metrics.sink_producers.set(1);
-        let (reports, conditions) = (Vec::new(), Vec::new());
-        Ok(Self { lanes, next: 0, epoch, shared, reports, conditions, metrics })
+        Ok(Self { lanes, next: 0, epoch, taken })
     }
 
     fn lane(&mut self, key: Option<&[u8]>) -> usize {
@@ -82,28 +75,6 @@ impl HttpSink {
         let lanes = self.lanes.len() as u64;
         usize::try_from(hasher.finish() % lanes).unwrap_or_default()
     }
-
-    fn take_news(&mut self) {
-        let news = self.shared.take();
-        let epoch = *self.epoch.borrow();
-        for done in news.done {
-            match &done.report.outcome {
-                Outcome::Delivered => {
-                    let published = Published { events: 1, bytes: done.bytes };
-                    self.metrics.published(&done.topic, published);
-                    self.metrics.broker_ack(done.after);
-                }
-                _ => self.metrics.publish_error(&done.topic, REFUSED),
-            }
-            if done.epoch == epoch {
-                self.reports.push(done.report);
-            }
-        }
-        for failed in news.failed {
-            self.metrics.publish_error(&failed.topic, failed.code);
-        }
-        self.conditions.extend(news.conditions);
-    }
 }
 
 impl Outlet for HttpSink {
@@ -115,7 +86,7 @@ impl Outlet for HttpSink {
     ) -> Result<(), ProduceError> {
         let epoch = *self.epoch.borrow();
         let delivery = Delivery::new((epoch, seq), position, record).map_err(|refusal| {
-            self.metrics.publish_error(record.topic, REFUSED);
+            self.taken.refused(record.topic);
             ProduceError::Refused(refusal)
         })?;
         let lane = self.lane(record.key);
@@ -133,31 +104,23 @@ impl Sink for HttpSink {
     }
 
     fn take_reports(&mut self, into: &mut Vec<Report>) {
-        self.take_news();
-        into.append(&mut self.reports);
+        self.taken.reports(*self.epoch.borrow(), into);
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
-        self.take_news();
-        std::mem::take(&mut self.conditions)
+        self.taken.conditions(*self.epoch.borrow())
     }
 
     fn is_connected(&self) -> Option<bool> {
-        self.shared.is_connected()
+        self.taken.is_connected()
     }
 
     async fn wait_for_events(&self, eager: bool) {
-        if eager && !self.reports.is_empty() {
-            return;
-        }
-        tokio::select! {
-            () = self.shared.stirred.notified() => {}
-            () = self.shared.delivered.notified(), if eager => {}
-        }
+        self.taken.wait_for_events(eager).await;
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
-        self.take_news();
+        self.taken.take(*self.epoch.borrow());
         self.epoch.send_modify(|epoch| *epoch += 1);
         Ok(())
     }

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 
 use crate::outlet::{Ground, Refusal};
-use crate::sink::{Condition, Fault};
+use crate::sink::attempts::Failure;
 
 /// The longest wait that an endpoint can ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -20,40 +20,6 @@ pub(super) enum Verdict {
     Refused(Refusal),
     /// The event is to be sent again, at the earliest after that time.
     Later(Failure, Option<Duration>),
-}
-
-/// Why an endpoint cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    /// There is no answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// It rejects the credentials.
-    #[error("{0}")]
-    Unauthenticated(String),
-    /// It answers that it takes no events now.
-    #[error("{0}")]
-    Unusable(String),
-}
-
-impl Failure {
-    /// The condition to report.
-    pub(super) fn condition(&self) -> Condition {
-        match self.clone() {
-            Self::Unreachable(reason) => Condition::Unreachable(reason),
-            Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
-            Self::Unusable(reason) => Condition::Stalled { reason, fault: Fault::OutOfReach },
-        }
-    }
-
-    /// The label of the publish-error metric.
-    pub(super) fn code(&self) -> &'static str {
-        match self {
-            Self::Unreachable(_) => "unreachable",
-            Self::Unauthenticated(_) => "unauthenticated",
-            Self::Unusable(_) => "unusable",
-        }
-    }
 }
 
 /// By the status code, of which `said` tells more

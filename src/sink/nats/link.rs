@@ -13,10 +13,10 @@ use super::config::{NatsConfig, NatsSource};
 use super::connection::{Connection, connect};
 use super::failure::Failure;
 use super::message::{Limits, Message};
-use super::message_id::Writer;
 use super::state_key::{Last, foreign, last_event, read, usable_stream};
 use crate::sink::Condition;
 use crate::sink::link::{Ended, Link, Session};
+use crate::sink::message_id::Writer;
 
 /// How many messages, and bytes of them, are sent before the first of them is acknowledged. A round
 /// trip of 20 ms then allows 100,000 messages per second. A server refuses messages above 10,000 of

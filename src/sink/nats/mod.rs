@@ -32,7 +32,6 @@ mod failure;
 mod inspect;
 mod link;
 mod message;
-mod message_id;
 mod state_key;
 mod stream;
 mod subject;

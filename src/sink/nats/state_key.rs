@@ -22,8 +22,8 @@ use serde_json::value::RawValue;
 use super::api::{StreamInfo, compare_and_publish, create_bucket, last_of, stored, stream_info};
 use super::config::{NatsConfig, bucket};
 use super::failure::Failure;
-use super::message_id::Writer;
 use crate::position::EventPosition;
+use crate::sink::message_id::Writer;
 
 /// The key.
 pub(crate) const KEY: &str = "position";

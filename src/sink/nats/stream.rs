@@ -238,12 +238,12 @@ mod tests {
     use tokio::sync::mpsc::UnboundedReceiver;
 
     use super::super::message::Limits;
-    use super::super::message_id::Writer;
     use super::super::state_key::Last;
     use super::*;
     use crate::lsn::Lsn;
     use crate::record::Headers;
     use crate::sink::link::Order;
+    use crate::sink::message_id::Writer;
 
     /// A sink whose worker is the test.
     fn sink() -> (NatsSink, UnboundedReceiver<Order<NatsLink>>) {

@@ -1,8 +1,10 @@
-//! The id of a message (`Nats-Msg-Id`): who has published it, and the position of its event.
+//! The id of a message, by which a broker recognises one that it has already: who has published it,
+//! and the position of its event.
 //!
 //! `WRITER-GENERATION-POSITION`: a hash of installation, server, database and slot; a number that
-//! rises with each `walpost adopt`; and the position as records have it. The same event always has
-//! the same id, and the last id of a stream tells which events are there.
+//! rises with each `walpost adopt`, where the destination keeps walpost's position; and the position
+//! as records have it. The same event always has the same id, and the last id of a stream tells
+//! which events are there.
 
 use std::fmt;
 
@@ -15,21 +17,19 @@ const HASH_BYTES: usize = 8;
 
 /// Whose messages they are, of one generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Writer {
-    hash: String,
-    generation: u64,
-}
+pub(crate) struct Writer(String);
 
 impl Writer {
     /// Of this owner: its names as a text.
+    #[cfg(feature = "nats")]
     pub(crate) fn new(owner: &str, generation: u64) -> Self {
-        let digest = Sha256::digest(owner.as_bytes());
-        let mut hash = String::with_capacity(2 * HASH_BYTES);
-        for byte in &digest[..HASH_BYTES] {
-            use std::fmt::Write as _;
-            let _ = write!(hash, "{byte:02x}");
-        }
-        Self { hash, generation }
+        Self(format!("{}-{generation}", hash(Sha256::new_with_prefix(owner))))
+    }
+
+    /// The same at a destination that does not keep walpost's position: there are no generations.
+    #[cfg(feature = "sqs")]
+    pub(super) fn without_generation(owner: &str) -> Self {
+        Self(hash(Sha256::new_with_prefix(owner)))
     }
 
     /// The id of the event at `position`.
@@ -38,19 +38,35 @@ impl Writer {
     }
 
     /// The position in an id of this writer's; `None` for any other id.
+    #[cfg(feature = "nats")]
     pub(super) fn position(&self, id: &str) -> Option<EventPosition> {
-        let rest = id.strip_prefix(&self.to_string())?;
+        let rest = id.strip_prefix(&self.0)?;
         EventPosition::from_text(rest.strip_prefix('-')?)
     }
 }
 
 impl fmt::Display for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.hash, self.generation)
+        f.write_str(&self.0)
     }
 }
 
-#[cfg(test)]
+/// The first bytes of a hash, as hexadecimal digits.
+pub(super) fn hash(of: Sha256) -> String {
+    hexadecimal(&of.finalize()[..HASH_BYTES])
+}
+
+/// As hexadecimal digits.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        use std::fmt::Write as _;
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(all(test, feature = "nats"))]
 mod tests {
     use super::*;
     use crate::lsn::Lsn;
@@ -64,7 +80,7 @@ mod tests {
         assert!(id.ends_with("-12-00000000016B3748/00000002"), "{id}");
         for other in [
             Writer::new("[\"walpost\",\"8\",5,\"walpost\"]", 12),
-            Writer { generation: 1, ..writer.clone() },
+            Writer::new("[\"walpost\",\"7\",5,\"walpost\"]", 1),
         ] {
             assert_eq!(other.position(&id), None);
         }

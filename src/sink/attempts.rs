@@ -1,0 +1,310 @@
+//! What the sinks have in common that send requests, and send one again until it succeeds: the
+//! outcomes and failures of their workers, and how the sink takes them. Nothing here decides
+//! anything about records.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::{Condition, Fault, Outcome, Report};
+use crate::ledger::Seq;
+use crate::metrics::{Metrics, Published};
+
+/// The code of the publish-error metric for records that are refused.
+pub(super) const REFUSED: &str = "refused";
+
+/// Why a destination cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    /// There is no answer.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It rejects the credentials.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// It answers that it takes no events now.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl Failure {
+    /// The condition to report.
+    fn condition(&self) -> Condition {
+        match self.clone() {
+            Self::Unreachable(reason) => Condition::Unreachable(reason),
+            Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
+            Self::Unusable(reason) => Condition::Stalled { reason, fault: Fault::OutOfReach },
+        }
+    }
+
+    /// The label of the publish-error metric.
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Unreachable(_) => "unreachable",
+            Self::Unauthenticated(_) => "unauthenticated",
+            Self::Unusable(_) => "unusable",
+        }
+    }
+}
+
+/// What is known of a record in flight apart from what is sent.
+#[derive(Debug)]
+pub(super) struct Sent {
+    /// Of the producer: what an earlier one has sent is not reported any more.
+    pub(super) epoch: u64,
+    pub(super) seq: Seq,
+    pub(super) topic: String,
+    /// Of key and value.
+    pub(super) bytes: u64,
+    /// When it was produced.
+    pub(super) since: Instant,
+}
+
+/// An event that is done with.
+#[derive(Debug)]
+struct Done {
+    epoch: u64,
+    report: Report,
+    topic: String,
+    bytes: u64,
+    /// Since it was produced.
+    after: Duration,
+}
+
+/// A failed attempt.
+#[derive(Debug)]
+struct Failed {
+    topic: String,
+    code: &'static str,
+}
+
+#[derive(Debug)]
+struct Inner<L> {
+    done: Vec<Done>,
+    failed: Vec<Failed>,
+    conditions: Vec<Condition>,
+    /// Whether the destination was reached by the last attempt.
+    connected: Option<bool>,
+    /// The lanes that fail, and why.
+    failing: BTreeMap<L, Failure>,
+    /// What was reported last, while lanes fail.
+    reported: Option<Failure>,
+}
+
+impl<L: Ord> Inner<L> {
+    /// Whether that lane has failed until now.
+    fn recovers(&mut self, lane: &L) -> bool {
+        let has_failed = self.failing.remove(lane).is_some();
+        if self.failing.is_empty() && self.reported.take().is_some() {
+            self.conditions.push(Condition::Flowing);
+        }
+        has_failed
+    }
+}
+
+/// What happened to the events of lanes, and who waits for it. A lane is what fails and recovers by
+/// itself.
+#[derive(Debug)]
+pub(super) struct Attempts<L> {
+    inner: Mutex<Inner<L>>,
+    /// For everything but delivered events.
+    stirred: Notify,
+    delivered: Notify,
+}
+
+impl<L: Ord> Default for Attempts<L> {
+    fn default() -> Self {
+        let inner = Inner {
+            done: Vec::new(),
+            failed: Vec::new(),
+            conditions: Vec::new(),
+            connected: None,
+            failing: BTreeMap::new(),
+            reported: None,
+        };
+        Self { inner: Mutex::new(inner), stirred: Notify::new(), delivered: Notify::new() }
+    }
+}
+
+impl<L: Ord> Attempts<L> {
+    fn lock(&self) -> MutexGuard<'_, Inner<L>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A record is delivered, or refused.
+    pub(super) fn done(&self, sent: Sent, outcome: Outcome) {
+        let is_delivered = outcome == Outcome::Delivered;
+        let report = Report::new(sent.seq, outcome);
+        let after = report.at.saturating_duration_since(sent.since);
+        let Sent { epoch, topic, bytes, .. } = sent;
+        self.lock().done.push(Done { epoch, report, topic, bytes, after });
+        if is_delivered { self.delivered.notify_one() } else { self.stirred.notify_one() }
+    }
+
+    /// A lane has an answer, or a connection.
+    pub(super) fn works(&self, lane: &L) {
+        let mut inner = self.lock();
+        let was = inner.connected.replace(true);
+        let is_new = inner.recovers(lane) || was != Some(true);
+        drop(inner);
+        if is_new {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// A lane has nothing to send any more: the event that failed may come to another one.
+    pub(super) fn gives_up(&self, lane: &L) {
+        if self.lock().recovers(lane) {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// A lane fails, for events of these topics. Of the lanes that fail for the same kind of reason,
+    /// the first is reported.
+    pub(super) fn fails<'a>(
+        &self,
+        lane: L,
+        failure: Failure,
+        topics: impl IntoIterator<Item = &'a str>,
+    ) {
+        let mut inner = self.lock();
+        let code = failure.code();
+        let failed = topics.into_iter().map(|topic| Failed { topic: topic.to_owned(), code });
+        inner.failed.extend(failed);
+        if matches!(failure, Failure::Unreachable(_)) {
+            inner.connected = Some(false);
+        }
+        if inner.reported.as_ref().map(Failure::code) != Some(code) {
+            inner.conditions.push(failure.condition());
+            inner.reported = Some(failure.clone());
+        }
+        inner.failing.insert(lane, failure);
+        drop(inner);
+        self.stirred.notify_one();
+    }
+}
+
+/// The sink's side: what it has taken of the attempts, and has not handed on yet.
+pub(super) struct Taken<L> {
+    attempts: Arc<Attempts<L>>,
+    reports: Vec<Report>,
+    conditions: Vec<Condition>,
+    metrics: Arc<Metrics>,
+}
+
+impl<L: Ord> Taken<L> {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        let (reports, conditions) = (Vec::new(), Vec::new());
+        Self { attempts: Arc::default(), reports, conditions, metrics }
+    }
+
+    /// For the workers.
+    pub(super) fn attempts(&self) -> Arc<Attempts<L>> {
+        Arc::clone(&self.attempts)
+    }
+
+    /// Takes what has happened; reports are those of this epoch.
+    pub(super) fn take(&mut self, epoch: u64) {
+        let mut inner = self.attempts.lock();
+        let done = std::mem::take(&mut inner.done);
+        let failed = std::mem::take(&mut inner.failed);
+        self.conditions.append(&mut inner.conditions);
+        drop(inner);
+        for done in done {
+            match &done.report.outcome {
+                Outcome::Delivered => {
+                    let published = Published { events: 1, bytes: done.bytes };
+                    self.metrics.published(&done.topic, published);
+                    self.metrics.broker_ack(done.after);
+                }
+                _ => self.refused(&done.topic),
+            }
+            if done.epoch == epoch {
+                self.reports.push(done.report);
+            }
+        }
+        for failed in failed {
+            self.metrics.publish_error(&failed.topic, failed.code);
+        }
+    }
+
+    /// Counts a record that is refused.
+    pub(super) fn refused(&self, topic: &str) {
+        self.metrics.publish_error(topic, REFUSED);
+    }
+
+    pub(super) fn reports(&mut self, epoch: u64, into: &mut Vec<Report>) {
+        self.take(epoch);
+        into.append(&mut self.reports);
+    }
+
+    pub(super) fn conditions(&mut self, epoch: u64) -> Vec<Condition> {
+        self.take(epoch);
+        std::mem::take(&mut self.conditions)
+    }
+
+    /// Adds a condition of the sink's own.
+    #[cfg(feature = "sqs")]
+    pub(super) fn note(&mut self, condition: Condition) {
+        self.conditions.push(condition);
+    }
+
+    pub(super) fn is_connected(&self) -> Option<bool> {
+        self.attempts.lock().connected
+    }
+
+    pub(super) async fn wait_for_events(&self, eager: bool) {
+        if eager && !self.reports.is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = self.attempts.stirred.notified() => {}
+            () = self.attempts.delivered.notified(), if eager => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_reported_once_until_no_lane_fails() {
+        let mut taken = Taken::<u16>::new(Arc::default());
+        let attempts = taken.attempts();
+        let away = Failure::Unreachable("away".to_owned());
+        let busy = Failure::Unusable("busy".to_owned());
+        assert_eq!(taken.is_connected(), None);
+        attempts.fails(0, away.clone(), None);
+        attempts.fails(1, away, ["t"]);
+        assert_eq!(taken.is_connected(), Some(false));
+        assert_eq!(attempts.lock().failed.len(), 1);
+        assert_eq!(taken.conditions(0), [Condition::Unreachable("away".to_owned())]);
+        attempts.works(&0);
+        assert!(taken.conditions(0).is_empty(), "lane 1 fails");
+        attempts.fails(1, busy.clone(), None);
+        assert_eq!(taken.conditions(0), [busy.condition()]);
+        assert_eq!(taken.is_connected(), Some(true), "it answers");
+        attempts.works(&1);
+        assert_eq!(taken.conditions(0), [Condition::Flowing]);
+        attempts.fails(1, busy.clone(), None);
+        attempts.gives_up(&1);
+        assert_eq!(taken.conditions(0), [busy.condition(), Condition::Flowing]);
+    }
+
+    #[test]
+    fn only_the_current_producers_records_are_reported() {
+        let mut taken = Taken::<u16>::new(Arc::default());
+        let sent = |epoch, seq| {
+            let (topic, since) = ("t".to_owned(), Instant::now());
+            Sent { epoch, seq: Seq::new(seq), topic, bytes: 1, since }
+        };
+        taken.attempts().done(sent(1, 1), Outcome::Delivered);
+        taken.attempts().done(sent(2, 2), Outcome::Delivered);
+        let mut reports = Vec::new();
+        taken.reports(2, &mut reports);
+        assert_eq!(reports.iter().map(|report| report.seq).collect::<Vec<_>>(), [Seq::new(2)]);
+    }
+}
