@@ -3,7 +3,7 @@
 # Does nothing where all is there. Servers beyond the system's own PostgreSQL
 # are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
 # no npm, and no Java where it cannot be had, since the demo knows another way; `setup.sh demo redis`,
-# `demo nats` and `demo http` for what these destinations need instead of Java;
+# `demo nats`, `demo http` and `demo sqs` for what these destinations need instead;
 # `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
 # `setup.sh writers` for what the writers of docs/writing-events.md are written in;
 # `setup.sh other-kafka` for Go, which builds the other brokers;
@@ -45,6 +45,9 @@ elif [ "${2:-kafka}" = redis ]; then
     has redis-server || need redis-server
 elif [ "${2:-kafka}" = nats ]; then
     python3 -m pip --version >/dev/null 2>&1 || need python3-pip
+elif [ "${2:-kafka}" = sqs ]; then
+    has java || need default-jre-headless
+    has mvn || need maven
 elif [ "${2:-kafka}" = kafka ] && [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
     has java || optional="$optional default-jdk-headless"
     has mvn || optional="$optional maven"

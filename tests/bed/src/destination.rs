@@ -1,7 +1,7 @@
 //! The destinations beside Kafka, all alike: started, killed, frozen, and read.
 //!
 //! Each keeps what it has acknowledged when its process is killed: Redis and NATS sync each write,
-//! and the receiver of HTTP requests writes a request before it answers.
+//! and the receiver of HTTP requests and ElasticMQ write before they answer.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::consumer::Consumed;
+use crate::elasticmq::ElasticMq;
 use crate::error::BedError;
 use crate::http_receiver::HttpReceiver;
 use crate::nats::Nats;
@@ -18,6 +19,13 @@ use crate::server::Server;
 
 /// The stream of Redis and of NATS, which is walpost's default.
 const STREAM: &str = "outbox";
+
+/// The queue of ElasticMQ.
+const QUEUE: &str = "outbox.fifo";
+
+/// Variables of walpost with it: any credentials will do.
+const AWS: [(&str, &str); 3] =
+    [("AWS_ACCESS_KEY_ID", "bed"), ("AWS_SECRET_ACCESS_KEY", "bed"), ("AWS_REGION", "elasticmq")];
 
 /// The subjects of the stream of NATS.
 const SUBJECTS: [&str; 2] = ["outbox.>", "walpost.dead-letter"];
@@ -28,6 +36,7 @@ pub enum Destination {
     Redis(Redis),
     Nats(Nats),
     Http(HttpReceiver),
+    Sqs(ElasticMq),
 }
 
 /// Up to where a destination was read; by default its beginning.
@@ -35,13 +44,14 @@ pub enum Destination {
 pub struct ReadPosition {
     /// Of Redis.
     id: Option<String>,
-    /// The sequence number of NATS, or the bytes of the receiver's file.
+    /// The sequence number of NATS, the bytes of the receiver's file, or how many messages of the queue
+    /// were read.
     number: u64,
 }
 
 impl Destination {
     /// The kinds, by the names that `sink.kind` has for them.
-    pub const KINDS: [&str; 3] = ["redis", "nats", "http"];
+    pub const KINDS: [&str; 4] = ["redis", "nats", "http", "sqs"];
 
     /// Starts one of that kind, which must be one of [`Destination::KINDS`].
     pub async fn start(kind: &str) -> Self {
@@ -57,6 +67,11 @@ impl Destination {
                 Self::Nats(nats)
             }
             "http" => Self::Http(HttpReceiver::try_start().await?),
+            "sqs" => {
+                let elasticmq = ElasticMq::try_start(true).await?;
+                elasticmq.add_queue(QUEUE, &json!({})).await;
+                Self::Sqs(elasticmq)
+            }
             other => panic!("there is no destination {other}"),
         })
     }
@@ -67,6 +82,7 @@ impl Destination {
             Self::Redis(_) => "redis",
             Self::Nats(_) => "nats",
             Self::Http(_) => "http",
+            Self::Sqs(_) => "sqs",
         }
     }
 
@@ -76,6 +92,7 @@ impl Destination {
             Self::Redis(_) => "Redis",
             Self::Nats(_) => "NATS",
             Self::Http(_) => "the HTTP endpoint",
+            Self::Sqs(_) => "ElasticMQ",
         }
     }
 
@@ -84,6 +101,7 @@ impl Destination {
             Self::Redis(redis) => redis.port(),
             Self::Nats(nats) => nats.port(),
             Self::Http(receiver) => receiver.port(),
+            Self::Sqs(elasticmq) => elasticmq.port(),
         }
     }
 
@@ -93,12 +111,18 @@ impl Destination {
             Self::Redis(_) => format!("redis://127.0.0.1:{port}"),
             Self::Nats(_) => format!("nats://127.0.0.1:{port}"),
             Self::Http(_) => format!("http://127.0.0.1:{port}/events"),
+            Self::Sqs(_) => ElasticMq::queue_url_at(port, QUEUE),
         }
+    }
+
+    /// Variables of walpost besides.
+    pub fn variables(&self) -> &'static [(&'static str, &'static str)] {
+        if matches!(self, Self::Sqs(_)) { &AWS } else { &[] }
     }
 
     /// Whether it keeps walpost's position, which `walpost adopt` begins.
     pub fn has_position(&self) -> bool {
-        !matches!(self, Self::Http(_))
+        !matches!(self, Self::Http(_) | Self::Sqs(_))
     }
 
     fn server(&self) -> &Server {
@@ -106,6 +130,7 @@ impl Destination {
             Self::Redis(redis) => &redis.server,
             Self::Nats(nats) => &nats.server,
             Self::Http(receiver) => &receiver.server,
+            Self::Sqs(elasticmq) => &elasticmq.server,
         }
     }
 
@@ -135,6 +160,7 @@ impl Destination {
             Self::Redis(redis) => redis.start_again().await,
             Self::Nats(nats) => nats.start_again().await,
             Self::Http(receiver) => receiver.start_again().await,
+            Self::Sqs(elasticmq) => elasticmq.start_again().await,
         }
     }
 
@@ -151,6 +177,10 @@ impl Destination {
             Self::Http(receiver) => {
                 ReadPosition { number: receiver.end(), ..ReadPosition::default() }
             }
+            Self::Sqs(elasticmq) => {
+                let number = elasticmq.messages(QUEUE).await.len() as u64;
+                ReadPosition { number, ..ReadPosition::default() }
+            }
         }
     }
 
@@ -162,6 +192,11 @@ impl Destination {
             }
             Self::Nats(nats) => nats.records_after(STREAM, position.number).await,
             Self::Http(receiver) => receiver.records_after(position.number),
+            Self::Sqs(elasticmq) => {
+                let mut records = elasticmq.records(QUEUE).await;
+                let read = usize::try_from(position.number).expect("few messages");
+                records.split_off(read)
+            }
         }
     }
 
@@ -171,6 +206,7 @@ impl Destination {
             Self::Redis(redis) => redis.follow(STREAM).await,
             Self::Nats(nats) => nats.follow(STREAM).await,
             Self::Http(receiver) => receiver.follow(),
+            Self::Sqs(elasticmq) => elasticmq.follow(QUEUE),
         }
     }
 }

@@ -10,6 +10,12 @@ use crate::oracle::{self, Verdict};
 use crate::postgres::Postgres;
 use crate::walpost::{Walpost, WalpostBuilder};
 
+/// The variable of the URL of a kind of destination.
+pub fn url_variable(kind: &str) -> String {
+    let name = if kind == "sqs" { "QUEUE_URL" } else { "URL" };
+    format!("WALPOST_{}_{name}", kind.to_uppercase())
+}
+
 /// The database, and how walpost is started for its destination.
 pub struct SinkFixture {
     /// The database, and what it asks of it.
@@ -46,8 +52,7 @@ impl SinkFixture {
     }
 
     pub fn command(&self, name: &str) -> WalpostBuilder {
-        let variable = format!("WALPOST_{}_URL", self.kind.to_uppercase());
-        self.command_without_url(name).env(&variable, &self.url)
+        self.command_without_url(name).env(url_variable(self.kind), &self.url)
     }
 
     pub fn command_without_url(&self, name: &str) -> WalpostBuilder {

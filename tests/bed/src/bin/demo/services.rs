@@ -8,7 +8,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use walpost_bed::{
     BedError, Consumed, Destination, Kafka, Major, Postgres, ReadPosition, Walpost, WalpostBuilder,
-    read_all,
+    read_all, url_variable,
 };
 
 use crate::DemoError;
@@ -84,6 +84,7 @@ impl Services {
         let address = self.brokers.address();
         match &self.brokers {
             Brokers::Other(Destination::Http(_)) => "your HTTP server, at http.url".to_owned(),
+            Brokers::Other(Destination::Sqs(_)) => format!("queue {address}"),
             Brokers::Other(_) => format!("{address}, stream outbox"),
             _ => format!("bootstrap servers {address}, topic {TOPIC}"),
         }
@@ -153,8 +154,11 @@ impl Brokers {
     fn arguments(&self, command: WalpostBuilder) -> WalpostBuilder {
         match self {
             Self::Other(destination) => {
-                let variable = format!("WALPOST_{}_URL", destination.kind().to_uppercase());
-                command.args(["--sink", destination.kind()]).env(variable, self.address())
+                let command = command.args(["--sink", destination.kind()]);
+                let variables = destination.variables().iter();
+                let command =
+                    variables.fold(command, |command, (name, value)| command.env(name, value));
+                command.env(url_variable(destination.kind()), self.address())
             }
             _ => command.args(["--bootstrap-servers", &self.address()]),
         }

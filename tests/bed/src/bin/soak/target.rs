@@ -91,7 +91,8 @@ impl Target {
                 let server = Destination::start(kind).await;
                 proxy.point_at(server.port());
                 let url = server.url_at(proxy.port());
-                let fixture = SinkFixture::over(postgres, server.kind(), url, &[]).await;
+                let fixture =
+                    SinkFixture::over(postgres, server.kind(), url, server.variables()).await;
                 fixture.configure(if kind == "http" { REQUEST_LIMIT } else { "" });
                 if server.has_position() {
                     fixture.adopt().await;
@@ -144,7 +145,7 @@ impl Target {
     pub(crate) fn is_exact(&self) -> bool {
         match self {
             Self::Kafka { delivery, .. } => *delivery == Delivery::ExactlyOnce,
-            Self::Sink { server, .. } => !matches!(server, Destination::Http(_)),
+            Self::Sink { server, .. } => server.has_position(),
         }
     }
 

@@ -1,0 +1,115 @@
+//! A database with an outbox, a queue, and the walpost binary between them.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::json;
+use tokio::sync::OnceCell;
+use walpost_bed::fixture::LONG_TIMEOUT;
+use walpost_bed::oracle::Verdict;
+use walpost_bed::writer::Writer;
+use walpost_bed::{Consumed, ElasticMq, Major, Postgres, SinkFixture};
+
+use super::front::Front;
+
+/// Any credentials will do for ElasticMQ; nothing else is asked for some.
+pub const VARIABLES: &[(&str, &str)] = &[
+    ("AWS_ACCESS_KEY_ID", "AKIDBED"),
+    ("AWS_SECRET_ACCESS_KEY", "s3cret"),
+    ("AWS_REGION", "elasticmq"),
+    ("AWS_EC2_METADATA_DISABLED", "true"),
+    ("AWS_CONFIG_FILE", "/nonexistent"),
+    ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent"),
+];
+
+pub struct SqsFixture {
+    pub elasticmq: Arc<ElasticMq>,
+    /// The queue, and that of dead letters.
+    pub queue: String,
+    pub letters: String,
+    sink: SinkFixture,
+}
+
+impl Deref for SqsFixture {
+    type Target = SinkFixture;
+
+    fn deref(&self) -> &SinkFixture {
+        &self.sink
+    }
+}
+
+impl DerefMut for SqsFixture {
+    fn deref_mut(&mut self) -> &mut SinkFixture {
+        &mut self.sink
+    }
+}
+
+/// One server for the tests that do not stop it.
+async fn shared() -> Arc<ElasticMq> {
+    static SHARED: OnceCell<Arc<ElasticMq>> = OnceCell::const_new();
+    let start = async || Arc::new(ElasticMq::in_memory().await);
+    Arc::clone(SHARED.get_or_init(start).await)
+}
+
+impl SqsFixture {
+    /// With queues of its own on the shared server, after `walpost init --apply`.
+    pub async fn new() -> Self {
+        Self::with(shared().await).await
+    }
+
+    pub async fn with(elasticmq: Arc<ElasticMq>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let (queue, letters) = (format!("orders{number}.fifo"), format!("letters{number}.fifo"));
+        for name in [&queue, &letters] {
+            elasticmq.add_queue(name, &json!({})).await;
+        }
+        let url = elasticmq.queue_url(&queue);
+        let postgres = Postgres::start(Major::V15).await;
+        let sink = SinkFixture::over(postgres, "sqs", url, VARIABLES).await;
+        Self { elasticmq, queue, letters, sink }
+    }
+
+    /// Behind a server that may answer otherwise.
+    pub async fn behind_front() -> (Self, Front) {
+        let mut fixture = Self::new().await;
+        let front = Front::start(fixture.elasticmq.port());
+        fixture.url = ElasticMq::queue_url_at(front.port(), &fixture.queue);
+        (fixture, front)
+    }
+
+    /// A configuration file that every command has from here on.
+    #[must_use]
+    pub fn configured(self, toml: &str) -> Self {
+        self.configure(toml);
+        self
+    }
+
+    pub async fn records(&self) -> Vec<Consumed> {
+        self.elasticmq.records(&self.queue).await
+    }
+
+    /// The oracle on everything: the table against the queue.
+    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
+        self.verdict(&self.records().await, rolled_back).await
+    }
+
+    /// Everything is confirmed, and each row is in the queue once.
+    pub async fn assert_exact(&self) {
+        self.confirmed(LONG_TIMEOUT).await;
+        self.judge_with(&[]).await.assert_exact();
+    }
+
+    /// The same once the writer has stopped, without its rolled-back rows.
+    pub async fn assert_exact_after(&self, writer: Writer) {
+        self.judge_after(writer).await.assert_exact();
+    }
+
+    /// The oracle once the writer has stopped and everything is confirmed.
+    pub async fn judge_after(&self, writer: Writer) -> Verdict {
+        let rolled_back = writer.stop().await;
+        self.confirmed(LONG_TIMEOUT).await;
+        self.judge_with(&rolled_back).await
+    }
+}
