@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-http bench-instructions bench-matrix bench-peers \
-  bench-records bench-redis book consumers corpus deb-test debezium debezium-corpus demo \
+  bench-records bench-redis bench-sqs book consumers corpus deb-test debezium debezium-corpus demo \
   demo-compose deny docker-test docs faults features fuzz helm-test help lint long monitoring other-kafka \
   packaging-test patroni release setup simulate soak test writers
 
@@ -181,6 +181,10 @@ bench-http: setup ## Benchmark a backlog to an HTTP endpoint beside a bare clien
 # Ten minutes. BENCH="1 100000": one round, of so many rows.
 bench-redis: setup ## Benchmark a backlog to a Redis stream beside a bare producer
 	cargo bench --features redis --bench redis -- $(BENCH)
+
+# BENCH="1 100000": one round, of so many rows.
+bench-sqs: setup ## Benchmark a backlog to a queue of SQS beside a bare producer
+	cargo bench --features sqs --bench sqs -- $(BENCH)
 
 bench-records: setup ## Measure time and allocations per event inside walpost
 	cargo bench --bench records
