@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use super::layout;
 use crate::config::{Config, ConfigError, Setting};
-#[cfg(feature = "http")]
+#[cfg(any(feature = "http", feature = "rabbitmq"))]
 use crate::config::{Environment, SinkKind};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::record::Policy;
@@ -14,12 +14,17 @@ use crate::record::{Profile, Router, TopicsAllowed};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::relay::{CommitLimits, StateSettings};
 
-/// The address of the configured HTTP endpoint, for the log; `None`: events go elsewhere.
+/// The address of the configured HTTP endpoint or of RabbitMQ, for the log; `None`: events go elsewhere.
 pub(crate) fn endpoint(config: &Config) -> Option<String> {
     #[cfg(feature = "http")]
     if config.sink == SinkKind::Http {
         let http = super::http::http_config(config, &Environment::of_process()).ok()?;
         return Some(http.url.address());
+    }
+    #[cfg(feature = "rabbitmq")]
+    if config.sink == SinkKind::RabbitMq {
+        let rabbit = super::rabbitmq::rabbit_config(config, &Environment::of_process()).ok()?;
+        return Some(rabbit.url.address());
     }
     let _ = config;
     None

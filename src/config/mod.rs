@@ -59,6 +59,8 @@ pub struct Config {
     pub sink: SinkKind,
     /// `[nats]`
     pub nats: Nats,
+    /// `[rabbitmq]`
+    pub rabbitmq: RabbitMq,
     /// `[redis]`
     pub redis: Redis,
     /// `[http]`
@@ -156,6 +158,8 @@ pub enum SinkKind {
     Kafka,
     /// A stream of NATS.
     Nats,
+    /// An exchange of RabbitMQ.
+    RabbitMq,
     /// A stream of a Redis server.
     Redis,
     /// An HTTP endpoint.
@@ -164,9 +168,10 @@ pub enum SinkKind {
 
 impl SinkKind {
     /// The kinds by their names.
-    pub(crate) const NAMES: [(&str, Self); 4] = [
+    pub(crate) const NAMES: [(&str, Self); 5] = [
         ("kafka", Self::Kafka),
         ("nats", Self::Nats),
+        ("rabbitmq", Self::RabbitMq),
         ("redis", Self::Redis),
         ("http", Self::Http),
     ];
@@ -176,6 +181,7 @@ impl SinkKind {
         match self {
             Self::Kafka => "kafka",
             Self::Nats => "nats",
+            Self::RabbitMq => "rabbitmq",
             Self::Redis => "redis",
             Self::Http => "http",
         }
@@ -195,6 +201,23 @@ pub struct Nats {
     pub credentials_file: Option<PathBuf>,
     /// The authorities that sign the servers' certificates; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
+}
+
+/// RabbitMQ.
+#[derive(Debug, Clone)]
+pub struct RabbitMq {
+    /// Its URL, not yet parsed.
+    pub url: SecretString,
+    /// The exchange; empty: the default exchange.
+    pub exchange: String,
+    /// The template of the routing key, not yet parsed.
+    pub routing_key: String,
+    /// The authorities that sign its certificate; `None`: those of the operating system.
+    pub ca_file: Option<PathBuf>,
+    /// The client's certificate.
+    pub cert_file: Option<PathBuf>,
+    /// Its private key.
+    pub key_file: Option<PathBuf>,
 }
 
 /// The Redis server.
@@ -358,6 +381,12 @@ impl Config {
     pub fn redis_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
         let text = self.read_again(Setting::RedisUrl, environment)?;
         Ok(text.unwrap_or_else(|| self.redis.url.clone()))
+    }
+
+    /// The current URL of RabbitMQ: if a `_FILE` variable names its file, reads that file again.
+    pub fn rabbitmq_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
+        let text = self.read_again(Setting::RabbitmqUrl, environment)?;
+        Ok(text.unwrap_or_else(|| self.rabbitmq.url.clone()))
     }
 
     /// The current URL of NATS: if a `_FILE` variable names its file, reads that file again.

@@ -397,7 +397,7 @@ fn every_key_of_the_file_is_read() {
 }
 
 fn is_of_another_sink(row: &Displayed) -> bool {
-    ["nats.", "redis.", "http."].iter().any(|table| row.key.starts_with(table))
+    ["nats.", "rabbitmq.", "redis.", "http."].iter().any(|table| row.key.starts_with(table))
         || row.key == "sink.kind"
 }
 

@@ -59,6 +59,35 @@ fn every_key_of_http_is_read_and_its_secrets_are_hidden() {
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
+#[cfg(feature = "rabbitmq")]
+#[test]
+fn every_key_of_rabbitmq_is_read_and_its_password_is_hidden() {
+    let config = of_toml(
+        r#"
+        [sink]
+        kind = "rabbitmq"
+        [rabbitmq]
+        url = "amqps://u:s3cret@h:7/eu"
+        exchange = "orders"
+        routing_key = "{topic}.{key}"
+        ca_file = "ca.pem"
+        cert_file = "own.pem"
+        key_file = "own.key"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.sink, SinkKind::RabbitMq);
+    let rabbit = &config.rabbitmq;
+    assert_eq!(rabbit.url.expose_secret(), "amqps://u:s3cret@h:7/eu");
+    assert_eq!((rabbit.exchange.as_str(), &*rabbit.routing_key), ("orders", "{topic}.{key}"));
+    let files = [&rabbit.ca_file, &rabbit.cert_file, &rabbit.key_file];
+    assert_eq!(files.map(Clone::clone), ["ca.pem", "own.pem", "own.key"].map(|it| Some(it.into())));
+    let unset =
+        |row: &&Displayed| row.key.starts_with("rabbitmq.") && row.origin == Origin::Default;
+    assert_eq!(config.display().iter().filter(unset).count(), 0);
+    assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn every_key_of_redis_is_read_and_its_password_is_hidden() {
@@ -90,7 +119,7 @@ fn settings_of_another_destination_are_rejected_where_they_are_given() {
     for (toml, part) in [
         ("redis.stream = 'x'", "walpost.toml:1: `redis.stream`"),
         ("redis.wait_replicas = 0", "sink.kind = \"kafka\""),
-        ("sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `nats`, `redis`"),
+        ("sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `nats`, `rabbitmq`"),
         ("nats.stream = 'x'", "walpost.toml:1: `nats.stream`"),
         #[cfg(feature = "nats")]
         ("sink.kind = 'nats'\nredis.maxlen = 1", "walpost.toml:2: `redis.maxlen`"),

@@ -38,6 +38,8 @@ mod postgres;
 mod process;
 mod prometheus;
 mod proxy;
+mod rabbit_queues;
+mod rabbitmq;
 mod redis;
 mod server;
 mod sink_fixture;
@@ -67,5 +69,7 @@ pub use postgres::{
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
 pub use proxy::{Direction, Disturbance, Proxy};
+pub use rabbit_queues::RabbitQueues;
+pub use rabbitmq::{RabbitMessage, RabbitMq, RabbitMqBuilder};
 pub use sink_fixture::SinkFixture;
 pub use walpost::{Walpost, WalpostBuilder};
