@@ -144,7 +144,7 @@ impl Target {
     pub(crate) fn is_exact(&self) -> bool {
         match self {
             Self::Kafka { delivery, .. } => *delivery == Delivery::ExactlyOnce,
-            Self::Sink { server, .. } => !matches!(server, Destination::Http(_)),
+            Self::Sink { server, .. } => server.has_position(),
         }
     }
 
