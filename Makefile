@@ -6,13 +6,13 @@
 
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-http bench-instructions bench-matrix bench-peers \
-  bench-records bench-redis bench-sqs book consumers corpus deb-test debezium debezium-corpus demo \
+  bench-rabbitmq bench-records bench-redis bench-sqs book consumers corpus deb-test debezium debezium-corpus demo \
   demo-compose deny docker-test docs faults features fuzz helm-test help lint long monitoring other-kafka \
   packaging-test patroni release setup simulate soak test writers
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, the
 # sinks, and traces. One set for every target, so that nothing is compiled twice.
-FEATURES = crash-points,http,nats,redis,sqs,traces
+FEATURES = crash-points,http,nats,rabbitmq,redis,sqs,traces
 
 # walpost and its test bed: named in each target, so that the client's features add none to their
 # dependencies.
@@ -36,11 +36,11 @@ IN_MEMORY = $(shell [ "$$(df --output=avail /dev/shm 2>&1 | tail -1)" -gt 838860
 
 ##@ Try it
 
-# The destination of the demo and of the soak: kafka, redis, nats, http or sqs.
+# The destination of the demo and of the soak: kafka, redis, nats, rabbitmq, http or sqs.
 SINK ?= kafka
 
 # Ends by itself, a minute after the build. With DEMO=stay it runs until Ctrl-C.
-demo: ## Run the demo: publish orders, kill walpost, check what arrived (DEMO=stay: keep it running, SINK=redis, nats, http or sqs)
+demo: ## Run the demo: publish orders, kill walpost, check what arrived (DEMO=stay: keep it running, SINK=redis, nats, rabbitmq, http or sqs)
 	@tests/bed/setup.sh demo $(SINK)
 	@echo "Building walpost with optimisation: several minutes the first time."
 	@cargo build --release $(PROGRAM) --bin walpost --bin demo --bin http_receiver \
@@ -92,7 +92,7 @@ OUTAGE ?= 600
 long: setup ## Run the long end-to-end and security tests, which `make test` leaves out (OUTAGE=600)
 	@tests/bed/setup.sh long
 	WALPOST_OUTAGE_SECONDS=$(OUTAGE) cargo test $(PROGRAM) --features $(FEATURES) \
-	  --test e2e --test security --test redis --test nats --test http --test sqs -- --ignored
+	  --test e2e --test security --test redis --test nats --test rabbitmq --test http --test sqs -- --ignored
 
 # Built with optimisation, which takes longer than the schedules of `make test`. A failing schedule
 # or case prints the command that replays it.
@@ -108,7 +108,7 @@ simulate: setup ## Simulate random failures of PostgreSQL and Kafka (SCHEDULES=1
 KILLS ?= 25
 DELIVERY ?= at-least-once
 PRODUCERS ?=
-soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, SINK=redis, nats, http or sqs, DELIVERY=exactly-once, PRODUCERS=3)
+soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, SINK=redis, nats, rabbitmq, http or sqs, DELIVERY=exactly-once, PRODUCERS=3)
 	@# Builds the binaries the way the tests do, so that `make test` shares them.
 	cargo test $(PROGRAM) --features $(FEATURES) --test faults --test program --no-run
 	WALPOST_SOAK_SINK=$(SINK) WALPOST_SOAK_DELIVERY=$(DELIVERY) WALPOST_SOAK_PRODUCERS=$(PRODUCERS) \
@@ -177,6 +177,10 @@ bench-matrix: setup ## Benchmark over networks, many partitions, other tables' W
 # BENCH="1 100000": one round, of so many rows.
 bench-http: setup ## Benchmark a backlog to an HTTP endpoint beside a bare client
 	cargo bench --features http --bench http -- $(BENCH)
+
+# Ten minutes. BENCH="1 100000": one round, of so many rows.
+bench-rabbitmq: setup ## Benchmark a backlog to a queue of RabbitMQ beside a bare producer
+	cargo bench --features rabbitmq --bench rabbitmq -- $(BENCH)
 
 # Ten minutes. BENCH="1 100000": one round, of so many rows.
 bench-redis: setup ## Benchmark a backlog to a Redis stream beside a bare producer

@@ -9,6 +9,8 @@ pub(crate) mod http;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 mod other_sinks;
+#[cfg(feature = "rabbitmq")]
+pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqs")]
@@ -101,6 +103,10 @@ fn relay_from<P: Source>(
         #[cfg(feature = "nats")]
         SinkKind::Nats => {
             return nats::relay_from((source, core), config, environment, (until, metrics));
+        }
+        #[cfg(feature = "rabbitmq")]
+        SinkKind::RabbitMq => {
+            return rabbitmq::relay_from((source, core), config, environment, (until, metrics));
         }
         #[cfg(feature = "redis")]
         SinkKind::Redis => {

@@ -36,7 +36,7 @@ pub struct Status {
     /// `scram-sha-256-plus`; `None` before the first connection.
     #[serde(default)]
     pub authentication: Option<String>,
-    /// What the destination is called: `Kafka`, `NATS` or `Redis`.
+    /// What the destination is called: `Kafka`, `NATS`, `RabbitMQ` or `Redis`.
     #[serde(default)]
     pub sink: String,
     /// Whether it is connected.

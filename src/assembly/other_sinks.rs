@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use super::layout;
 use crate::config::{Config, ConfigError, Setting};
-#[cfg(any(feature = "http", feature = "sqs"))]
+#[cfg(any(feature = "http", feature = "rabbitmq", feature = "sqs"))]
 use crate::config::{Environment, SinkKind};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::record::Policy;
@@ -14,13 +14,18 @@ use crate::record::{Profile, Router, TopicsAllowed};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::relay::{CommitLimits, StateSettings};
 
-/// The address of the configured HTTP endpoint, or the queue's URL, for the log; `None`: events go
-/// elsewhere.
+/// The address of the configured HTTP endpoint or of RabbitMQ, or the queue's URL, for the log; `None`:
+/// events go elsewhere.
 pub(crate) fn endpoint(config: &Config) -> Option<String> {
     #[cfg(feature = "http")]
     if config.sink == SinkKind::Http {
         let http = super::http::http_config(config, &Environment::of_process()).ok()?;
         return Some(http.url.address());
+    }
+    #[cfg(feature = "rabbitmq")]
+    if config.sink == SinkKind::RabbitMq {
+        let rabbit = super::rabbitmq::rabbit_config(config, &Environment::of_process()).ok()?;
+        return Some(rabbit.url.address());
     }
     #[cfg(feature = "sqs")]
     if config.sink == SinkKind::Sqs {

@@ -89,7 +89,7 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         bootstrap_servers = (config.sink == SinkKind::Kafka)
             .then(|| config::without_logins(&config.kafka.bootstrap_servers)),
         stream = match config.sink {
-            SinkKind::Http | SinkKind::Kafka | SinkKind::Sqs => None,
+            SinkKind::Http | SinkKind::Kafka | SinkKind::RabbitMq | SinkKind::Sqs => None,
             SinkKind::Nats => Some(config.nats.stream.as_str()),
             SinkKind::Redis => Some(config.redis.stream.as_str()),
         },

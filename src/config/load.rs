@@ -45,6 +45,7 @@ impl Config {
             record,
             sink,
             nats: given.nats()?,
+            rabbitmq: given.rabbitmq()?,
             redis: given.redis()?,
             http: given.http()?,
             sqs: given.sqs()?,

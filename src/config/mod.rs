@@ -59,6 +59,8 @@ pub struct Config {
     pub sink: SinkKind,
     /// `[nats]`
     pub nats: Nats,
+    /// `[rabbitmq]`
+    pub rabbitmq: RabbitMq,
     /// `[redis]`
     pub redis: Redis,
     /// `[http]`
@@ -158,6 +160,8 @@ pub enum SinkKind {
     Kafka,
     /// A stream of NATS.
     Nats,
+    /// An exchange of RabbitMQ.
+    RabbitMq,
     /// A stream of a Redis server.
     Redis,
     /// An HTTP endpoint.
@@ -168,9 +172,10 @@ pub enum SinkKind {
 
 impl SinkKind {
     /// The kinds by their names.
-    pub(crate) const NAMES: [(&str, Self); 5] = [
+    pub(crate) const NAMES: [(&str, Self); 6] = [
         ("kafka", Self::Kafka),
         ("nats", Self::Nats),
+        ("rabbitmq", Self::RabbitMq),
         ("redis", Self::Redis),
         ("http", Self::Http),
         ("sqs", Self::Sqs),
@@ -181,6 +186,7 @@ impl SinkKind {
         match self {
             Self::Kafka => "kafka",
             Self::Nats => "nats",
+            Self::RabbitMq => "rabbitmq",
             Self::Redis => "redis",
             Self::Http => "http",
             Self::Sqs => "sqs",
@@ -201,6 +207,23 @@ pub struct Nats {
     pub credentials_file: Option<PathBuf>,
     /// The authorities that sign the servers' certificates; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
+}
+
+/// RabbitMQ.
+#[derive(Debug, Clone)]
+pub struct RabbitMq {
+    /// Its URL, not yet parsed.
+    pub url: SecretString,
+    /// The exchange; empty: the default exchange.
+    pub exchange: String,
+    /// The template of the routing key, not yet parsed.
+    pub routing_key: String,
+    /// The authorities that sign its certificate; `None`: those of the operating system.
+    pub ca_file: Option<PathBuf>,
+    /// The client's certificate.
+    pub cert_file: Option<PathBuf>,
+    /// Its private key.
+    pub key_file: Option<PathBuf>,
 }
 
 /// The Redis server.
@@ -379,6 +402,12 @@ impl Config {
     pub fn redis_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
         let text = self.read_again(Setting::RedisUrl, environment)?;
         Ok(text.unwrap_or_else(|| self.redis.url.clone()))
+    }
+
+    /// The current URL of RabbitMQ: if a `_FILE` variable names its file, reads that file again.
+    pub fn rabbitmq_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
+        let text = self.read_again(Setting::RabbitmqUrl, environment)?;
+        Ok(text.unwrap_or_else(|| self.rabbitmq.url.clone()))
     }
 
     /// The current URL of NATS: if a `_FILE` variable names its file, reads that file again.

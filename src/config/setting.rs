@@ -165,8 +165,8 @@ settings! {
         .details("`none` also applies to dead letters and to the Debezium profiles.")
         .default("commit");
     Debezium = row("debezium", Properties, "Options of Debezium's outbox event router, under their own names. Requires a Debezium profile.");
-    SinkKind = row("sink.kind", Text, "Where events are published: `kafka`, `nats` (a stream of NATS JetStream), `redis` (a stream of Redis), `http` (a webhook) or `sqs` (a FIFO queue of Amazon SQS).")
-        .details("`nats`, `redis`, `http` and `sqs` take a walpost that was built with the feature of that name, and the settings of [`[nats]`](#nats-nats), [`[redis]`](#redis-redis), [`[http]`](#http-endpoint-http) or [`[sqs]`](#amazon-sqs-sqs); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
+    SinkKind = row("sink.kind", Text, "Where events are published: `kafka`, `nats` (a stream of NATS JetStream), `rabbitmq` (an exchange of RabbitMQ), `redis` (a stream of Redis), `http` (a webhook) or `sqs` (a FIFO queue of Amazon SQS).")
+        .details("`nats`, `rabbitmq`, `redis`, `http` and `sqs` take a walpost that was built with the feature of that name, and the settings of [`[nats]`](#nats-nats), [`[rabbitmq]`](#rabbitmq-rabbitmq), [`[redis]`](#redis-redis), [`[http]`](#http-endpoint-http) or [`[sqs]`](#amazon-sqs-sqs); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
         .flag("--sink", "KIND").default("kafka");
     NatsUrl = row("nats.url", Text, "NATS servers: `nats://[user:password@|token@]host[:port]`, or `tls://` for TLS. Separate several servers of a cluster by commas.")
         .details("Prefer `WALPOST_NATS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `,` in a password are written percent-encoded. The login is written at the first server.")
@@ -179,6 +179,20 @@ settings! {
     NatsCredentialsFile = row("nats.credentials_file", Text, "File with a JWT and its seed (`.creds`), or with the seed of an NKey. Read again at each connect.")
         .variable();
     NatsCaFile = row("nats.ca_file", Text, "PEM file of the authorities that sign the servers' certificates, for `tls://`. Without it, those of the operating system.")
+        .variable();
+    RabbitmqUrl = row("rabbitmq.url", Text, "RabbitMQ: `amqp://[user:password@]host[:port][/vhost]`, or `amqps://` for TLS.")
+        .details("Prefer `WALPOST_RABBITMQ_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `:` in a password or a vhost are written percent-encoded. Without a vhost, `/` is used; without a login, `guest`, which RabbitMQ accepts from its own machine only.")
+        .variable().default("amqp://localhost:5672").secret();
+    RabbitmqExchange = row("rabbitmq.exchange", Text, "Exchange to which all events are published. It has to exist; an empty name is the default exchange, which routes to the queue that the routing key names.")
+        .variable().default("outbox");
+    RabbitmqRoutingKey = row("rabbitmq.routing_key", Text, "Routing key of an event, with the placeholders `{topic}` and `{key}`.")
+        .details("`{topic}` is what `record.topic` makes, `{key}` what `record.key` makes. At most 255 bytes. Dead letters go to the queue `poison.dead_letter_topic`, through the default exchange. See [exchanges and queues](rabbitmq.md#exchanges-and-queues).")
+        .variable().default("{key}");
+    RabbitmqCaFile = row("rabbitmq.ca_file", Text, "PEM file of the authorities that sign the broker's certificate, for `amqps://`. Without it, those of the operating system.")
+        .variable();
+    RabbitmqCertFile = row("rabbitmq.cert_file", Text, "PEM file of walpost's own certificate, for `amqps://`. Without a login in `rabbitmq.url`, walpost logs in by it (`EXTERNAL`).")
+        .variable();
+    RabbitmqKeyFile = row("rabbitmq.key_file", Text, "PEM file of the private key of `rabbitmq.cert_file`.")
         .variable();
     RedisUrl = row("redis.url", Text, "Redis server: `redis://[[user]:password@]host[:port][/database]`, or `rediss://` for TLS.")
         .details("Prefer `WALPOST_REDIS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@` and `/` in a password are written percent-encoded.")
@@ -287,13 +301,14 @@ settings! {
 }
 
 /// The tables of the file, with their titles on the reference page.
-pub const TABLES: [(&str, &str); 15] = [
+pub const TABLES: [(&str, &str); 16] = [
     ("source", "Source database"),
     ("outbox", "Outbox"),
     ("record", "Records"),
     ("debezium", "Debezium's outbox event router"),
     ("sink", "Destination"),
     ("nats", "NATS"),
+    ("rabbitmq", "RabbitMQ"),
     ("redis", "Redis"),
     ("http", "HTTP endpoint"),
     ("sqs", "Amazon SQS"),

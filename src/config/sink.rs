@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use secrecy::SecretString;
 
 use super::load::Values;
-use super::{ConfigError, Http, Nats, Origin, Redis, Setting, SinkKind, Sqs, units, values};
+use super::{
+    ConfigError, Http, Nats, Origin, RabbitMq, Redis, Setting, SinkKind, Sqs, units, values,
+};
 
 /// Settings of Kafka alone, outside of `[kafka]`.
 const KAFKAS: [Setting; 7] = [
@@ -26,6 +28,7 @@ impl Values {
         let is_built_in = match kind {
             SinkKind::Kafka => true,
             SinkKind::Nats => cfg!(feature = "nats"),
+            SinkKind::RabbitMq => cfg!(feature = "rabbitmq"),
             SinkKind::Redis => cfg!(feature = "redis"),
             SinkKind::Http => cfg!(feature = "http"),
             SinkKind::Sqs => cfg!(feature = "sqs"),
@@ -68,6 +71,20 @@ impl Values {
             subject: self.text(Setting::NatsSubject).unwrap_or_default().to_owned(),
             credentials_file: self.text(Setting::NatsCredentialsFile).map(PathBuf::from),
             ca_file: self.text(Setting::NatsCaFile).map(PathBuf::from),
+        })
+    }
+
+    /// RabbitMQ.
+    pub(super) fn rabbitmq(&self) -> Result<RabbitMq, ConfigError> {
+        let url = self.text(Setting::RabbitmqUrl).unwrap_or_default();
+        let path = |setting| self.text(setting).map(PathBuf::from);
+        Ok(RabbitMq {
+            url: SecretString::from(url),
+            exchange: self.parsed(Setting::RabbitmqExchange, values::exchange)?,
+            routing_key: self.text(Setting::RabbitmqRoutingKey).unwrap_or_default().to_owned(),
+            ca_file: path(Setting::RabbitmqCaFile),
+            cert_file: path(Setting::RabbitmqCertFile),
+            key_file: path(Setting::RabbitmqKeyFile),
         })
     }
 

@@ -1,5 +1,7 @@
 //! The configuration as a whole: precedence, files, errors, redaction.
 
+mod sinks;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -394,127 +396,9 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(unset, [] as [&Displayed; 0]);
 }
 
-#[cfg(feature = "nats")]
-#[test]
-fn every_key_of_nats_is_read_and_its_password_is_hidden() {
-    let config = of_toml(
-        r#"
-        [sink]
-        kind = "nats"
-        [nats]
-        url = "tls://u:s3cret@h:7"
-        stream = "orders"
-        subject = "eu.{topic}.{key}"
-        credentials_file = "user.creds"
-        ca_file = "ca.pem"
-        "#,
-    )
-    .unwrap();
-    assert_eq!(config.sink, SinkKind::Nats);
-    let nats = &config.nats;
-    assert_eq!(nats.url.expose_secret(), "tls://u:s3cret@h:7");
-    assert_eq!((nats.stream.as_str(), nats.subject.as_str()), ("orders", "eu.{topic}.{key}"));
-    assert_eq!(nats.credentials_file.clone(), Some("user.creds".into()));
-    assert_eq!(nats.ca_file.clone(), Some("ca.pem".into()));
-    let is_set = |row: &&Displayed| row.key.starts_with("nats.") && row.origin != Origin::Default;
-    assert_eq!(config.display().iter().filter(is_set).count(), 5);
-    assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
-}
-
 fn is_of_another_sink(row: &Displayed) -> bool {
-    ["nats.", "redis.", "http.", "sqs."].iter().any(|table| row.key.starts_with(table))
+    ["nats.", "rabbitmq.", "redis.", "http.", "sqs."].iter().any(|table| row.key.starts_with(table))
         || row.key == "sink.kind"
-}
-
-#[cfg(feature = "http")]
-#[test]
-fn every_key_of_http_is_read_and_its_secrets_are_hidden() {
-    let config = of_toml(
-        r#"
-        [sink]
-        kind = "http"
-        [http]
-        url = "https://h/s3cret"
-        secret = "s3cret"
-        authorization = "Bearer s3cret"
-        lanes = 3
-        timeout = "2s"
-        ca_file = "ca.pem"
-        "#,
-    )
-    .unwrap();
-    assert_eq!(config.sink, SinkKind::Http);
-    let http = &config.http;
-    assert_eq!(http.url.as_ref().map(ExposeSecret::expose_secret), Some("https://h/s3cret"));
-    assert_eq!(http.secret.as_ref().map(ExposeSecret::expose_secret), Some("s3cret"));
-    assert_eq!(http.authorization.as_ref().map(ExposeSecret::expose_secret), Some("Bearer s3cret"));
-    assert_eq!((http.lanes, http.timeout.as_secs()), (3, 2));
-    assert_eq!(http.ca_file, Some("ca.pem".into()));
-    let unset = |row: &&Displayed| row.key.starts_with("http.") && row.origin == Origin::Default;
-    assert_eq!(config.display().iter().filter(unset).count(), 0);
-    let shown = format!("{:?} {config:?}", config.display()).replace("https://h/s3cret", "");
-    assert!(!shown.contains("s3cret"), "{shown}");
-}
-
-#[cfg(feature = "redis")]
-#[test]
-fn every_key_of_redis_is_read_and_its_password_is_hidden() {
-    let config = of_toml(
-        r#"
-        [sink]
-        kind = "redis"
-        [redis]
-        url = "rediss://u:s3cret@h:7/2"
-        stream = "{eu}.orders"
-        maxlen = 1_000_000
-        wait_replicas = 2
-        ca_file = "ca.pem"
-        "#,
-    )
-    .unwrap();
-    assert_eq!(config.sink, SinkKind::Redis);
-    let redis = &config.redis;
-    assert_eq!(redis.url.expose_secret(), "rediss://u:s3cret@h:7/2");
-    assert_eq!((redis.stream.as_str(), redis.maxlen), ("{eu}.orders", Some(1_000_000)));
-    assert_eq!((redis.wait_replicas, redis.ca_file.clone()), (2, Some("ca.pem".into())));
-    let unset = |row: &&Displayed| row.key.starts_with("redis.") && row.origin == Origin::Default;
-    assert_eq!(config.display().iter().filter(unset).count(), 0);
-    assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
-}
-
-#[test]
-fn settings_of_another_destination_are_rejected_where_they_are_given() {
-    for (toml, part) in [
-        ("redis.stream = 'x'", "walpost.toml:1: `redis.stream`"),
-        ("redis.wait_replicas = 0", "sink.kind = \"kafka\""),
-        ("sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `nats`, `redis`"),
-        ("nats.stream = 'x'", "walpost.toml:1: `nats.stream`"),
-        #[cfg(feature = "nats")]
-        ("sink.kind = 'nats'\nredis.maxlen = 1", "walpost.toml:2: `redis.maxlen`"),
-        #[cfg(feature = "nats")]
-        ("sink.kind = 'nats'\nnats.stream = 'a.b'", "`nats.stream`"),
-        #[cfg(not(feature = "nats"))]
-        ("sink.kind = 'nats'", "without the feature `nats`"),
-        #[cfg(feature = "redis")]
-        ("sink.kind = 'redis'\nkafka.max_producers = 8", "walpost.toml:2: `kafka.max_producers`"),
-        #[cfg(feature = "redis")]
-        ("sink.kind = 'redis'\nredis.maxlen = 0", "`redis.maxlen`"),
-        #[cfg(feature = "redis")]
-        ("sink.kind = 'redis'\nredis.stream = 'a b'", "`redis.stream`"),
-        #[cfg(not(feature = "redis"))]
-        ("sink.kind = 'redis'", "without the feature `redis`"),
-    ] {
-        let error = of_toml(toml).err().unwrap().to_string();
-        assert!(error.contains(part), "{toml}: {error}");
-    }
-}
-
-#[cfg(feature = "redis")]
-#[test]
-fn variables_for_other_programs_are_no_settings_of_another_destination() {
-    let around = [("KAFKA_BOOTSTRAP_SERVERS", "around:1")];
-    let file = directory("sink.kind = 'redis'");
-    assert_eq!(load(&Flags::default(), &around, file.path()).unwrap().sink, SinkKind::Redis);
 }
 
 #[test]

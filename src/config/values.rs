@@ -91,6 +91,16 @@ pub(super) fn nats_stream(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// The name of an exchange of RabbitMQ.
+pub(super) fn exchange(text: &str) -> Result<String, String> {
+    if text.len() > 255 || text.chars().any(char::is_control) {
+        return Err(format!(
+            "`{text}` is not the name of an exchange: at most 255 bytes, in one line"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
 /// The name of a stream of Redis.
 pub(super) fn stream(text: &str) -> Result<String, String> {
     let is_plain = |sign: char| sign.is_ascii_graphic();

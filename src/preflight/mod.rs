@@ -13,6 +13,8 @@ mod http;
 mod nats;
 mod postgres;
 mod publication;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
 mod server;
@@ -67,6 +69,10 @@ async fn check_destination(config: &Config, offline: bool, findings: &mut Findin
     #[cfg(feature = "nats")]
     if config.sink == SinkKind::Nats {
         nats::check(config, offline, findings).await;
+    }
+    #[cfg(feature = "rabbitmq")]
+    if config.sink == SinkKind::RabbitMq {
+        rabbitmq::check(config, offline, findings).await;
     }
     #[cfg(feature = "redis")]
     if config.sink == SinkKind::Redis {

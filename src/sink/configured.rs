@@ -8,6 +8,8 @@ use crate::record::Record;
 use crate::sink::HttpSink;
 #[cfg(feature = "nats")]
 use crate::sink::NatsSink;
+#[cfg(feature = "rabbitmq")]
+use crate::sink::RabbitSink;
 #[cfg(feature = "redis")]
 use crate::sink::RedisSink;
 #[cfg(feature = "sqs")]
@@ -30,6 +32,9 @@ pub enum ConfiguredSink {
     /// A stream of NATS.
     #[cfg(feature = "nats")]
     Nats(NatsSink),
+    /// An exchange of RabbitMQ.
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq(RabbitSink),
     /// A stream of Redis.
     #[cfg(feature = "redis")]
     Redis(RedisSink),
@@ -48,6 +53,8 @@ macro_rules! each {
             Self::Http($sink) => $do,
             #[cfg(feature = "nats")]
             Self::Nats($sink) => $do,
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq($sink) => $do,
             #[cfg(feature = "redis")]
             Self::Redis($sink) => $do,
             #[cfg(feature = "sqs")]
@@ -63,7 +70,13 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Self::Idempotent(sink.reloading_from(source)),
             Self::Transactional(sink) => Self::Transactional(sink.reloading_from(source)),
-            #[cfg(any(feature = "http", feature = "nats", feature = "redis", feature = "sqs"))]
+            #[cfg(any(
+                feature = "http",
+                feature = "nats",
+                feature = "rabbitmq",
+                feature = "redis",
+                feature = "sqs"
+            ))]
             other => other,
         }
     }
@@ -73,7 +86,13 @@ impl ConfiguredSink {
         match self {
             Self::Idempotent(sink) => Some(sink.reload_handle()),
             Self::Transactional(sink) => Some(sink.reload_handle()),
-            #[cfg(any(feature = "http", feature = "nats", feature = "redis", feature = "sqs"))]
+            #[cfg(any(
+                feature = "http",
+                feature = "nats",
+                feature = "rabbitmq",
+                feature = "redis",
+                feature = "sqs"
+            ))]
             _ => None,
         }
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
@@ -44,7 +46,17 @@ pub(super) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
 }
 
 /// TLS that trusts the authorities in the PEM file `roots`, which the setting `named` names.
+#[cfg(any(feature = "http", feature = "redis"))]
 pub(super) fn tls(roots: Option<&Path>, named: &str) -> Result<ClientConfig, String> {
+    tls_as(roots, named, None)
+}
+
+/// The same, with a certificate of the client's and its private key, both PEM files.
+pub(super) fn tls_as(
+    roots: Option<&Path>,
+    named: &str,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientConfig, String> {
     let unusable = |reason: String| format!("TLS cannot be set up: {reason}");
     let path = roots.ok_or_else(|| {
         unusable(format!("no root certificates of the system were found: set {named}"))
@@ -54,5 +66,13 @@ pub(super) fn tls(roots: Option<&Path>, named: &str) -> Result<ClientConfig, Str
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| unusable(error.to_string()))?;
-    Ok(config.with_root_certificates(store).with_no_client_auth())
+    let config = config.with_root_certificates(store);
+    let Some((certificate, key)) = identity else { return Ok(config.with_no_client_auth()) };
+    let failed = |path: &Path, error: &dyn ToString| {
+        unusable(format!("{}: {}", path.display(), error.to_string()))
+    };
+    let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+    let chain = chain.map_err(|error| failed(certificate, &error))?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, &error))?;
+    config.with_client_auth_cert(chain, secret).map_err(|error| failed(certificate, &error))
 }

@@ -163,6 +163,12 @@ impl<L: Link> Session<'_, L> {
         }
     }
 
+    /// A state to be logged.
+    #[cfg(feature = "rabbitmq")]
+    pub(super) fn report(&self, condition: Condition) {
+        self.shared.report(condition);
+    }
+
     /// Something became of records now.
     pub(super) fn done(&self, done: L::Done) {
         self.shared.push(self.epoch, Event::Done(done, Instant::now()));

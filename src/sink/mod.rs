@@ -1,5 +1,5 @@
 //! The trait of destinations, and the sinks that implement it: for Kafka, Redis Streams, NATS
-//! JetStream, HTTP endpoints and Amazon SQS.
+//! JetStream, RabbitMQ, HTTP endpoints and Amazon SQS.
 //!
 //! A sink takes records without blocking, and reports the outcome of each at most once: delivered
 //! (durable at the broker), lost (may succeed later), refused (permanently rejected) or purged
@@ -9,23 +9,31 @@
 #[cfg(any(feature = "http", feature = "sqs"))]
 pub(crate) mod attempts;
 mod configured;
-#[cfg(any(feature = "http", feature = "nats", feature = "redis", feature = "sqs"))]
+#[cfg(any(
+    feature = "http",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis",
+    feature = "sqs"
+))]
 mod delays;
-#[cfg(any(feature = "http", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "rabbitmq", feature = "redis"))]
 mod dial;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 mod kafka;
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod link;
 #[cfg(any(feature = "nats", feature = "sqs"))]
 mod message_id;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
+#[cfg(feature = "rabbitmq")]
+pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod reread;
-#[cfg(any(feature = "http", feature = "redis", feature = "sqs"))]
+#[cfg(any(feature = "http", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
 mod roots;
 #[cfg(feature = "sqs")]
 pub(crate) mod sqs;
@@ -54,6 +62,8 @@ pub use reread::Reread;
 pub use http::{HttpConfig, HttpSink, HttpSource, HttpUrl, Signers};
 #[cfg(feature = "nats")]
 pub use nats::{NatsConfig, NatsSink, NatsSource, NatsUrl, SubjectTemplate};
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::{RabbitConfig, RabbitSink, RabbitSource, RabbitUrl, RoutingKeyTemplate};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisSink, RedisSource, RedisUrl};
 #[cfg(feature = "sqs")]

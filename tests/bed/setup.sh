@@ -3,7 +3,7 @@
 # Does nothing where all is there. Servers beyond the system's own PostgreSQL
 # are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
 # no npm, and no Java where it cannot be had, since the demo knows another way; `setup.sh demo redis`,
-# `demo nats`, `demo http` and `demo sqs` for what these destinations need instead;
+# `demo nats`, `demo rabbitmq`, `demo http` and `demo sqs` for what these destinations need instead;
 # `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
 # `setup.sh writers` for what the writers of docs/writing-events.md are written in;
 # `setup.sh other-kafka` for Go, which builds the other brokers;
@@ -41,10 +41,13 @@ if [ "${1:-}" != demo ]; then
     # A test of walpost check puts one between walpost and the server.
     [ -x /usr/sbin/pgbouncer ] || need pgbouncer
     has redis-server || need redis-server
+    [ -x /usr/sbin/rabbitmq-server ] || need rabbitmq-server
 elif [ "${2:-kafka}" = redis ]; then
     has redis-server || need redis-server
 elif [ "${2:-kafka}" = nats ]; then
     python3 -m pip --version >/dev/null 2>&1 || need python3-pip
+elif [ "${2:-kafka}" = rabbitmq ]; then
+    [ -x /usr/sbin/rabbitmq-server ] || need rabbitmq-server
 elif [ "${2:-kafka}" = sqs ]; then
     has java || need default-jre-headless
     has mvn || need maven
@@ -105,7 +108,7 @@ if ! installed postgresql-common && [ ! -e /etc/postgresql-common/createcluster.
 fi
 
 # Nor need these start a server: of what is installed here nothing is.
-if { case "$packages" in *redis-server*) true ;; *) [ "${1:-}" = alerts ] || [ "${1:-}" = patroni ] ;; esac; } && [ ! -e /usr/sbin/policy-rc.d ]; then
+if { case "$packages" in *redis-server* | *rabbitmq-server*) true ;; *) [ "${1:-}" = alerts ] || [ "${1:-}" = patroni ] ;; esac; } && [ ! -e /usr/sbin/policy-rc.d ]; then
     printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
     chmod 755 /usr/sbin/policy-rc.d
     policy=/usr/sbin/policy-rc.d

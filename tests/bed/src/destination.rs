@@ -1,8 +1,9 @@
 //! The destinations beside Kafka, all alike: started, killed, frozen, and read.
 //!
 //! Each keeps what it has acknowledged when its process is killed: Redis and NATS sync each write,
-//! and the receiver of HTTP requests and ElasticMQ write before they answer.
+//! RabbitMQ has quorum queues, and the receiver of HTTP requests and ElasticMQ write before they answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -14,11 +15,16 @@ use crate::elasticmq::ElasticMq;
 use crate::error::BedError;
 use crate::http_receiver::HttpReceiver;
 use crate::nats::Nats;
+use crate::rabbit_queues::RabbitQueues;
+use crate::rabbitmq::RabbitMq;
 use crate::redis::Redis;
 use crate::server::Server;
 
 /// The stream of Redis and of NATS, which is walpost's default.
 const STREAM: &str = "outbox";
+
+/// The exchange of RabbitMQ, which is walpost's default.
+const EXCHANGE: &str = "outbox";
 
 /// The queue of ElasticMQ.
 const QUEUE: &str = "outbox.fifo";
@@ -35,6 +41,7 @@ const SUBJECTS: [&str; 2] = ["outbox.>", "walpost.dead-letter"];
 pub enum Destination {
     Redis(Redis),
     Nats(Nats),
+    RabbitMq(RabbitQueues),
     Http(HttpReceiver),
     Sqs(ElasticMq),
 }
@@ -44,14 +51,14 @@ pub enum Destination {
 pub struct ReadPosition {
     /// Of Redis.
     id: Option<String>,
-    /// The sequence number of NATS, the bytes of the receiver's file, or how many messages of the queue
-    /// were read.
+    /// The sequence number of NATS, how many messages were read from the queues of RabbitMQ or SQS, or the
+    /// bytes of the receiver's file.
     number: u64,
 }
 
 impl Destination {
     /// The kinds, by the names that `sink.kind` has for them.
-    pub const KINDS: [&str; 4] = ["redis", "nats", "http", "sqs"];
+    pub const KINDS: [&str; 5] = ["redis", "nats", "rabbitmq", "http", "sqs"];
 
     /// Starts one of that kind, which must be one of [`Destination::KINDS`].
     pub async fn start(kind: &str) -> Self {
@@ -65,6 +72,12 @@ impl Destination {
                 let nats = Nats::builder().try_start().await?;
                 nats.add_stream(STREAM, &SUBJECTS, &json!({})).await;
                 Self::Nats(nats)
+            }
+            "rabbitmq" => {
+                let rabbit = Arc::new(RabbitMq::builder().try_start().await?);
+                let queues = RabbitQueues::new(rabbit, EXCHANGE);
+                queues.declare_durably().await;
+                Self::RabbitMq(queues)
             }
             "http" => Self::Http(HttpReceiver::try_start().await?),
             "sqs" => {
@@ -81,6 +94,7 @@ impl Destination {
         match self {
             Self::Redis(_) => "redis",
             Self::Nats(_) => "nats",
+            Self::RabbitMq(_) => "rabbitmq",
             Self::Http(_) => "http",
             Self::Sqs(_) => "sqs",
         }
@@ -91,6 +105,7 @@ impl Destination {
         match self {
             Self::Redis(_) => "Redis",
             Self::Nats(_) => "NATS",
+            Self::RabbitMq(_) => "RabbitMQ",
             Self::Http(_) => "the HTTP endpoint",
             Self::Sqs(_) => "ElasticMQ",
         }
@@ -100,6 +115,7 @@ impl Destination {
         match self {
             Self::Redis(redis) => redis.port(),
             Self::Nats(nats) => nats.port(),
+            Self::RabbitMq(queues) => queues.rabbit().port(),
             Self::Http(receiver) => receiver.port(),
             Self::Sqs(elasticmq) => elasticmq.port(),
         }
@@ -110,6 +126,7 @@ impl Destination {
         match self {
             Self::Redis(_) => format!("redis://127.0.0.1:{port}"),
             Self::Nats(_) => format!("nats://127.0.0.1:{port}"),
+            Self::RabbitMq(_) => format!("amqp://127.0.0.1:{port}"),
             Self::Http(_) => format!("http://127.0.0.1:{port}/events"),
             Self::Sqs(_) => ElasticMq::queue_url_at(port, QUEUE),
         }
@@ -122,13 +139,17 @@ impl Destination {
 
     /// Whether it keeps walpost's position, which `walpost adopt` begins.
     pub fn has_position(&self) -> bool {
-        !matches!(self, Self::Http(_) | Self::Sqs(_))
+        match self {
+            Self::Redis(_) | Self::Nats(_) => true,
+            Self::RabbitMq(_) | Self::Http(_) | Self::Sqs(_) => false,
+        }
     }
 
     fn server(&self) -> &Server {
         match self {
             Self::Redis(redis) => &redis.server,
             Self::Nats(nats) => &nats.server,
+            Self::RabbitMq(queues) => &queues.rabbit().server,
             Self::Http(receiver) => &receiver.server,
             Self::Sqs(elasticmq) => &elasticmq.server,
         }
@@ -159,6 +180,7 @@ impl Destination {
         match self {
             Self::Redis(redis) => redis.start_again().await,
             Self::Nats(nats) => nats.start_again().await,
+            Self::RabbitMq(queues) => queues.rabbit().start_again().await,
             Self::Http(receiver) => receiver.start_again().await,
             Self::Sqs(elasticmq) => elasticmq.start_again().await,
         }
@@ -172,6 +194,10 @@ impl Destination {
             }
             Self::Nats(nats) => {
                 let number = nats.last_sequence(STREAM).await;
+                ReadPosition { number, ..ReadPosition::default() }
+            }
+            Self::RabbitMq(queues) => {
+                let number = queues.count().await as u64;
                 ReadPosition { number, ..ReadPosition::default() }
             }
             Self::Http(receiver) => {
@@ -191,6 +217,10 @@ impl Destination {
                 redis.records_after(STREAM, position.id.as_deref().unwrap_or("0-0")).await
             }
             Self::Nats(nats) => nats.records_after(STREAM, position.number).await,
+            Self::RabbitMq(queues) => {
+                let before = usize::try_from(position.number).expect("few records");
+                queues.records_after(before).await
+            }
             Self::Http(receiver) => receiver.records_after(position.number),
             Self::Sqs(elasticmq) => {
                 let mut records = elasticmq.records(QUEUE).await;
@@ -200,11 +230,12 @@ impl Destination {
         }
     }
 
-    /// The records from the beginning, as they come.
+    /// The records from the beginning, as they come; of RabbitMQ, those from here on.
     pub async fn follow(&self) -> mpsc::UnboundedReceiver<Consumed> {
         match self {
             Self::Redis(redis) => redis.follow(STREAM).await,
             Self::Nats(nats) => nats.follow(STREAM).await,
+            Self::RabbitMq(queues) => queues.follow().await,
             Self::Http(receiver) => receiver.follow(),
             Self::Sqs(elasticmq) => elasticmq.follow(QUEUE),
         }

@@ -39,6 +39,8 @@ mod postgres;
 mod process;
 mod prometheus;
 mod proxy;
+mod rabbit_queues;
+mod rabbitmq;
 mod redis;
 mod server;
 mod sink_fixture;
@@ -69,5 +71,7 @@ pub use postgres::{
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
 pub use proxy::{Direction, Disturbance, Proxy};
+pub use rabbit_queues::RabbitQueues;
+pub use rabbitmq::{RabbitMessage, RabbitMq, RabbitMqBuilder};
 pub use sink_fixture::{SinkFixture, url_variable};
 pub use walpost::{Walpost, WalpostBuilder};

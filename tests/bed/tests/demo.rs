@@ -49,9 +49,12 @@ fn kill_repeats_nothing_in_the_streams_of_redis_and_nats() {
 }
 
 #[test]
-fn demo_delivers_to_an_http_endpoint_too() {
-    let out = demo_to("http");
-    assert!(out.contains("with the same id (at least once)"), "{out}");
+fn demo_delivers_to_an_http_endpoint_and_to_rabbitmq_too() {
+    for (sink, origin) in [("http", "by the HTTP receiver"), ("rabbitmq", "from RabbitMQ")] {
+        let out = demo_to(sink);
+        let expected = "with the same id (at least once)";
+        assert!(out.contains(expected) && out.contains(origin), "{out}");
+    }
 }
 
 #[test]

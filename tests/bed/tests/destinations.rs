@@ -23,6 +23,7 @@ async fn publish(destination: &Destination, id: &str) {
             let sent = client.request_with_headers("outbox.t", headers, "x".into()).await;
             sent.expect("an acknowledgement");
         }
+        Destination::RabbitMq(queues) => queues.rabbit().publish("outbox", "outbox.t", id).await,
         Destination::Http(receiver) => {
             let mut stream = TcpStream::connect(("127.0.0.1", receiver.port())).await.unwrap();
             assert!(request(&mut stream, id).await.starts_with("HTTP/1.1 204"));

@@ -131,9 +131,9 @@ impl Trap {
             }
             let statements = statements(&source);
             // Those of Kafka have one for each way to deduplicate; consumers of Redis and NATS keep the
-            // id of the last entry or message, and a receiver of requests that of each event.
+            // id of the last entry or message, and the others that of each event.
             let expected = match what.as_str() {
-                http if http.contains("/http/") => 3,
+                of_ids if of_ids.contains("/http/") || of_ids.contains("/rabbitmq/") => 3,
                 streams if streams.contains("/redis/") || streams.contains("/nats/") => 4,
                 _ => 5,
             };

@@ -84,6 +84,9 @@ impl Services {
         let address = self.brokers.address();
         match &self.brokers {
             Brokers::Other(Destination::Http(_)) => "your HTTP server, at http.url".to_owned(),
+            Brokers::Other(Destination::RabbitMq(queues)) => {
+                format!("{address}, queues {}, {} and others", queues.queue(0), queues.queue(1))
+            }
             Brokers::Other(Destination::Sqs(_)) => format!("queue {address}"),
             Brokers::Other(_) => format!("{address}, stream outbox"),
             _ => format!("bootstrap servers {address}, topic {TOPIC}"),

@@ -29,6 +29,7 @@ impl Terminal {
         let origin = match sink {
             Some("redis") => "read back from Redis",
             Some("nats") => "read back from NATS",
+            Some("rabbitmq") => "read back from RabbitMQ",
             Some(_) => "accepted by the HTTP receiver",
             None => "read back from Kafka",
         };

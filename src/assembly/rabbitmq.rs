@@ -1,0 +1,90 @@
+//! A relay to an exchange of RabbitMQ.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use secrecy::ExposeSecret as _;
+
+use super::{AssemblyError, relay_settings};
+use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::metrics::Metrics;
+use crate::record::Policy;
+use crate::relay::core::Core;
+use crate::relay::{Relay, StopHandle, Until, stop_channel};
+use crate::sink::{
+    ConfiguredSink, RabbitConfig, RabbitSink, RabbitSource, RabbitUrl, RoutingKeyTemplate,
+};
+use crate::source::{self, Source};
+
+pub(super) fn relay_from<P: Source>(
+    (source, core): (P, Core),
+    config: &Config,
+    environment: &Environment,
+    (until, metrics): (Option<Until>, Arc<Metrics>),
+) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
+    let rabbit = rabbit_config(config, environment)?;
+    let sink = RabbitSink::new(&rabbit, rabbit_source(config, environment), Arc::clone(&metrics))?;
+    let (handle, stop) = stop_channel();
+    let settings = relay_settings(config, until);
+    let relay = Relay::new(core, ConfiguredSink::RabbitMq(sink), source, settings, stop);
+    Ok((relay.with_metrics(metrics), handle))
+}
+
+/// The configured broker and exchange.
+pub(crate) fn rabbit_config(
+    config: &Config,
+    environment: &Environment,
+) -> Result<RabbitConfig, ConfigError> {
+    let invalid = |setting, reason: &str| config.invalid(setting, &reason);
+    let url = config.rabbitmq_url(environment)?;
+    let url = RabbitUrl::parse(url.expose_secret())
+        .map_err(|error| invalid(Setting::RabbitmqUrl, &error))?;
+    let rabbit = &config.rabbitmq;
+    let routing_key: RoutingKeyTemplate = rabbit
+        .routing_key
+        .parse()
+        .map_err(|error: String| invalid(Setting::RabbitmqRoutingKey, &error))?;
+    if config.poison.too_large == Policy::DeadLetter {
+        let reason = "a dead letter has the payload of its event, and RabbitMQ does not accept that \
+                      either: set `halt` or `skip`";
+        return Err(invalid(Setting::PoisonTooLarge, reason));
+    }
+    for (setting, file) in [
+        (Setting::RabbitmqCaFile, &rabbit.ca_file),
+        (Setting::RabbitmqCertFile, &rabbit.cert_file),
+        (Setting::RabbitmqKeyFile, &rabbit.key_file),
+    ] {
+        if file.is_some() && !url.tls {
+            let reason = "has no effect without TLS: write amqps:// in rabbitmq.url";
+            return Err(invalid(setting, reason));
+        }
+    }
+    let own = |path: &PathBuf| environment.path(path);
+    let identity = match (&rabbit.cert_file, &rabbit.key_file) {
+        (Some(certificate), Some(key)) => Some((own(certificate), own(key))),
+        (None, None) => None,
+        (Some(_), None) => {
+            let reason = "needs its private key: set rabbitmq.key_file";
+            return Err(invalid(Setting::RabbitmqCertFile, reason));
+        }
+        (None, Some(_)) => {
+            let reason = "needs its certificate: set rabbitmq.cert_file";
+            return Err(invalid(Setting::RabbitmqKeyFile, reason));
+        }
+    };
+    Ok(RabbitConfig {
+        url,
+        roots: rabbit.ca_file.as_ref().map(own).or_else(source::system_bundle),
+        identity,
+        exchange: rabbit.exchange.clone(),
+        routing_key,
+        dead_letters: config.poison.dead_letter_topic.clone(),
+    })
+}
+
+fn rabbit_source(config: &Config, environment: &Environment) -> RabbitSource {
+    let (config, environment) = (config.clone(), environment.clone());
+    RabbitSource::new(move || {
+        rabbit_config(&config, &environment).map_err(|error| error.to_string())
+    })
+}

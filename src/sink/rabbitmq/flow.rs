@@ -1,0 +1,288 @@
+//! Which messages of a connection may be sent now: at most one of a key is unconfirmed. Pure.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Instant;
+
+use super::message::Message;
+use crate::position::EventPosition;
+
+/// How many messages, and bytes of them, are sent before the first of them is confirmed.
+const WINDOW_MESSAGES: usize = 2048;
+const WINDOW_BYTES: usize = 8 << 20;
+
+/// What became of a message.
+#[derive(Debug)]
+pub(super) enum Confirmed {
+    /// A queue has it.
+    Stored(Message),
+    /// No queue takes it, for this reason of the broker's.
+    Returned(Message, String),
+    /// The broker refuses it for now.
+    Refused(Message),
+}
+
+/// The messages that were given to a connection.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    /// The delivery tag of the last message that was sent: the broker counts them from 1.
+    tag: u64,
+    unconfirmed: BTreeMap<u64, Sent>,
+    /// Of what is unconfirmed.
+    bytes: usize,
+    /// The keys of which a message is on its way, and what waits for that.
+    keys: HashMap<Vec<u8>, Held>,
+    ready: VecDeque<Message>,
+    again: Vec<Message>,
+    /// How many messages were refused, and are not stored yet.
+    retried: usize,
+}
+
+#[derive(Debug)]
+struct Sent {
+    message: Message,
+    at: Instant,
+    returned: Option<String>,
+}
+
+/// What waits behind a message of the same key.
+#[derive(Debug)]
+enum Held {
+    Behind(VecDeque<Message>),
+    /// Nothing of the key is sent any more over this connection.
+    Closed,
+}
+
+impl Flow {
+    /// Takes a message, to be sent in its turn.
+    pub(super) fn offer(&mut self, message: Message) {
+        let Some(key) = message.key.clone() else { return self.ready.push_back(message) };
+        match self.keys.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(Held::Behind(VecDeque::new()));
+                self.ready.push_back(message);
+            }
+            Entry::Occupied(mut entry) => match entry.get_mut() {
+                Held::Behind(waiting) => waiting.push_back(message),
+                // It is produced again.
+                Held::Closed => {}
+            },
+        }
+    }
+
+    /// The frames of the next message that may be sent. It is unconfirmed from here on.
+    pub(super) fn send(&mut self, now: Instant) -> Option<&[u8]> {
+        if self.unconfirmed.len() >= WINDOW_MESSAGES || self.bytes >= WINDOW_BYTES {
+            return None;
+        }
+        let message = self.ready.pop_front()?;
+        self.tag += 1;
+        self.bytes += message.frames.len();
+        let sent = Sent { message, at: now, returned: None };
+        Some(&self.unconfirmed.entry(self.tag).or_insert(sent).message.frames)
+    }
+
+    /// The broker returns the message of this position: no queue takes it. Its confirmation follows.
+    /// Whether there is such a message.
+    pub(super) fn returned(&mut self, position: EventPosition, reason: String) -> bool {
+        let mut sent = self.unconfirmed.values_mut();
+        let found = sent.find(|sent| sent.message.position == position);
+        found.map(|sent| sent.returned = Some(reason)).is_some()
+    }
+
+    /// The broker confirms, or refuses, this message, and with `multiple` all before it too.
+    pub(super) fn confirmed(&mut self, tag: u64, multiple: bool, accepted: bool) -> Vec<Confirmed> {
+        let found = if multiple {
+            // 0 means all that were sent.
+            let behind = if tag == 0 { self.tag } else { tag }.saturating_add(1);
+            let rest = self.unconfirmed.split_off(&behind);
+            std::mem::replace(&mut self.unconfirmed, rest).into_values().collect()
+        } else {
+            self.unconfirmed.remove(&tag).into_iter().collect::<Vec<_>>()
+        };
+        let became = found.into_iter().map(|Sent { message, returned, .. }| {
+            self.bytes -= message.frames.len();
+            match (returned, accepted) {
+                (Some(reason), _) => Confirmed::Returned(message, reason),
+                (None, true) => Confirmed::Stored(message),
+                (None, false) => Confirmed::Refused(message),
+            }
+        });
+        became.collect()
+    }
+
+    /// Lets the next message of the same key be sent.
+    pub(super) fn release(&mut self, message: &Message) {
+        if message.is_retried {
+            self.retried -= 1;
+        }
+        let Some(key) = &message.key else { return };
+        if let Some(Held::Behind(waiting)) = self.keys.get_mut(key) {
+            match waiting.pop_front() {
+                Some(next) => self.ready.push_back(next),
+                None => {
+                    self.keys.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Nothing of the same key is sent any more: everything behind it is produced again.
+    pub(super) fn close(&mut self, message: &Message) {
+        if message.is_retried {
+            self.retried -= 1;
+        }
+        if let Some(held) = message.key.as_ref().and_then(|key| self.keys.get_mut(key)) {
+            *held = Held::Closed;
+        }
+    }
+
+    /// Keeps a message until [`Flow::retry`]. Its key waits.
+    pub(super) fn put_back(&mut self, mut message: Message) {
+        if !std::mem::replace(&mut message.is_retried, true) {
+            self.retried += 1;
+        }
+        self.again.push(message);
+    }
+
+    /// What was put back may be sent again, before everything else.
+    pub(super) fn retry(&mut self) {
+        for message in self.again.drain(..).rev() {
+            self.ready.push_front(message);
+        }
+    }
+
+    /// Whether messages that the broker has refused are not stored yet.
+    pub(super) fn is_retrying(&self) -> bool {
+        self.retried > 0
+    }
+
+    /// When the oldest message was sent that the broker has not confirmed yet.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.unconfirmed.first_key_value().map(|(_, sent)| sent.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ledger::Seq;
+    use crate::lsn::Lsn;
+
+    fn message(number: u64, key: &str) -> Message {
+        Message {
+            seq: Seq::new(number),
+            position: EventPosition { commit_lsn: Lsn::new(number), ordinal: 0 },
+            key: (!key.is_empty()).then(|| key.as_bytes().to_vec()),
+            frames: number.to_string().into_bytes(),
+            topic: "t".to_owned(),
+            bytes: 1,
+            since: Instant::now(),
+            is_letter: false,
+            is_retried: false,
+        }
+    }
+
+    fn flow(messages: &[(u64, &str)]) -> Flow {
+        let mut flow = Flow::default();
+        for (number, key) in messages {
+            flow.offer(message(*number, key));
+        }
+        flow
+    }
+
+    fn sent(flow: &mut Flow) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Some(frames) = flow.send(Instant::now()) {
+            all.push(String::from_utf8(frames.to_vec()).expect("a number"));
+        }
+        all
+    }
+
+    #[test]
+    fn one_message_of_a_key_is_unconfirmed_and_keys_do_not_wait_for_each_other() {
+        let mut flow = flow(&[(1, "a"), (2, "a"), (3, "b"), (4, ""), (5, ""), (6, "a")]);
+        assert_eq!(sent(&mut flow), ["1", "3", "4", "5"]);
+        // Confirmations may come in any order, and several at once.
+        let became = flow.confirmed(3, true, true);
+        for one in &became {
+            let Confirmed::Stored(message) = one else { panic!("{one:?}") };
+            flow.release(message);
+        }
+        assert_eq!(became.len(), 3);
+        assert_eq!(sent(&mut flow), ["2"]);
+        assert_eq!(flow.confirmed(4, false, true).len(), 1);
+        assert!(flow.confirmed(4, false, true).is_empty(), "it is confirmed already");
+        assert_eq!(flow.confirmed(0, true, true).len(), 1);
+        assert_eq!(flow.oldest(), None);
+    }
+
+    #[test]
+    fn refused_message_is_sent_again_and_nothing_of_its_key_passes_it() {
+        let mut flow = flow(&[(1, "a"), (2, "a"), (3, "b")]);
+        assert_eq!(sent(&mut flow), ["1", "3"]);
+        let Some(Confirmed::Refused(one)) = flow.confirmed(1, false, false).pop() else {
+            panic!("1 is refused")
+        };
+        flow.put_back(one);
+        assert!(sent(&mut flow).is_empty() && flow.is_retrying());
+        flow.retry();
+        assert_eq!(sent(&mut flow), ["1"]);
+        assert!(flow.is_retrying());
+        let Some(Confirmed::Stored(one)) = flow.confirmed(3, false, true).pop() else {
+            panic!("1 is stored")
+        };
+        flow.release(&one);
+        assert!(!flow.is_retrying());
+        assert_eq!(sent(&mut flow), ["2"]);
+    }
+
+    #[test]
+    fn returned_message_is_told_from_those_confirmed_with_it_and_closes_its_key() {
+        let mut flow = flow(&[(1, "a"), (2, "b"), (3, "c"), (4, "b")]);
+        assert_eq!(sent(&mut flow), ["1", "2", "3"]);
+        let two = EventPosition { commit_lsn: Lsn::new(2), ordinal: 0 };
+        assert!(flow.returned(two, "NO_ROUTE".to_owned()));
+        assert!(!flow.returned(EventPosition { ordinal: 7, ..two }, String::new()));
+        let mut stored = Vec::new();
+        for one in flow.confirmed(3, true, true) {
+            match one {
+                Confirmed::Returned(message, reason) => {
+                    assert_eq!((message.seq, reason.as_str()), (Seq::new(2), "NO_ROUTE"));
+                    flow.close(&message);
+                }
+                Confirmed::Stored(message) => stored.push(message.seq),
+                Confirmed::Refused(_) => panic!("none is refused"),
+            }
+        }
+        assert_eq!(stored, [Seq::new(1), Seq::new(3)]);
+        flow.offer(message(5, "b"));
+        assert!(sent(&mut flow).is_empty(), "4 and 5 would pass 2");
+    }
+
+    /// Also if later ones are confirmed meanwhile.
+    #[test]
+    fn message_that_is_not_confirmed_stays_the_oldest() {
+        let mut flow = flow(&[(1, "a"), (2, "b"), (3, "c")]);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for second in 0..3 {
+            assert!(flow.send(at(second)).is_some());
+        }
+        for (tag, oldest) in [(2, Some(0)), (1, Some(2)), (3, None)] {
+            assert_eq!(flow.confirmed(tag, false, true).len(), 1);
+            assert_eq!(flow.oldest(), oldest.map(at));
+        }
+    }
+
+    #[test]
+    fn window_bounds_what_is_unconfirmed() {
+        let all: Vec<_> = (1..=WINDOW_MESSAGES as u64 + 5).map(|number| (number, "")).collect();
+        let mut flow = flow(&all);
+        assert_eq!(sent(&mut flow).len(), WINDOW_MESSAGES);
+        assert_eq!(flow.confirmed(3, true, true).len(), 3);
+        assert_eq!(sent(&mut flow).len(), 3);
+    }
+}

@@ -1,0 +1,38 @@
+//! The sink for RabbitMQ: each event is a message to an exchange, and the queues behind it keep it.
+//!
+//! A message counts as delivered when the broker has confirmed it, and has not returned it: with
+//! `mandatory`, what no queue takes is returned, and confirmed too. Quorum queues confirm what a
+//! majority has on disk, durable classic queues what is on disk
+//! (<https://www.rabbitmq.com/docs/confirms>).
+//!
+//! At most one message of a key is unconfirmed ([`flow`]). A queue that is full may refuse one
+//! message and take the next, so two of a key in flight could change places. What the broker refuses
+//! (`basic.nack`) is sent again by the connection itself, in its place; different keys do not wait
+//! for each other.
+//!
+//! Frames are those of AMQP 0-9-1, coded by `amq-protocol`; the connection is walpost's own
+//! ([`wire`]). The usual client over the same codec, lapin, hands a returned message to whichever
+//! confirmation is completed next. RabbitMQ confirms earlier messages between a return and its own
+//! confirmation (seen with 3.10), so a message that no queue took could count as delivered. Here
+//! each message has its position in a header, and a returned one names itself.
+//!
+//! RabbitMQ tells a publisher nothing of what it has: the sink keeps no position of its own. After a
+//! failure, a stretch of events is published again, in order.
+
+mod config;
+mod connection;
+mod failure;
+mod flow;
+mod link;
+mod message;
+mod routing_key;
+mod sink;
+mod url;
+mod wire;
+
+pub use config::{RabbitConfig, RabbitSource};
+pub(crate) use connection::{Facts, inspect};
+pub(crate) use failure::Failure;
+pub use routing_key::RoutingKeyTemplate;
+pub use sink::RabbitSink;
+pub use url::RabbitUrl;

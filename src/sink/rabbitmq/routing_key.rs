@@ -1,0 +1,118 @@
+//! The routing key of a message: a template.
+
+use std::str::FromStr;
+
+/// The maximum length of a short string of AMQP, in bytes.
+pub(super) const SHORT_MAX: usize = 255;
+
+/// A routing key with placeholders: `{topic}` and `{key}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoutingKeyTemplate {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Static(String),
+    Topic,
+    Key,
+}
+
+impl RoutingKeyTemplate {
+    /// The routing key of an event, or the reason why there is none.
+    pub(super) fn render(&self, topic: &str, key: Option<&[u8]>) -> Result<String, String> {
+        let mut routing_key = String::with_capacity(topic.len());
+        for part in &self.parts {
+            match part {
+                Part::Static(text) => routing_key.push_str(text),
+                Part::Topic => routing_key.push_str(topic),
+                Part::Key => {
+                    let key = key.ok_or_else(|| {
+                        "it has no key, and rabbitmq.routing_key has {key}: give the event a key, \
+                         or write the routing key without it"
+                            .to_owned()
+                    })?;
+                    routing_key.push_str(std::str::from_utf8(key).map_err(|_| {
+                        "its key is not text, and cannot be part of a routing key".to_owned()
+                    })?);
+                }
+            }
+        }
+        match routing_key.len() {
+            ..=SHORT_MAX => Ok(routing_key),
+            length => Err(format!(
+                "its routing key has {length} bytes, and AMQP allows {SHORT_MAX}: use shorter keys, \
+                 or leave {{key}} out of rabbitmq.routing_key"
+            )),
+        }
+    }
+}
+
+impl FromStr for RoutingKeyTemplate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after
+                .split_once('}')
+                .ok_or_else(|| format!("`{text}` has a `{{` that is not closed"))?;
+            if !before.is_empty() {
+                parts.push(Part::Static(before.to_owned()));
+            }
+            parts.push(match name {
+                "topic" => Part::Topic,
+                "key" => Part::Key,
+                other => {
+                    return Err(format!(
+                        "`{text}` has {{{other}}}: {{topic}} and {{key}} are possible. Columns of \
+                         the row are placeholders of record.topic and record.key"
+                    ));
+                }
+            });
+            rest = after;
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Static(rest.to_owned()));
+        }
+        let template = Self { parts };
+        let example = template.render("topic", Some(b"key"));
+        example.map_err(|reason| format!("`{text}` makes no routing key: {reason}"))?;
+        Ok(template)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(text: &str) -> RoutingKeyTemplate {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn routing_key_is_made_of_topic_and_key() {
+        let render =
+            |text: &str, key: &str| template(text).render("shop.order", Some(key.as_bytes()));
+        assert_eq!(render("{key}", "A 7"), Ok("A 7".to_owned()));
+        assert_eq!(render("eu.{topic}.{key}", "7"), Ok("eu.shop.order.7".to_owned()));
+        assert_eq!(render("", "7"), Ok(String::new()));
+        assert_eq!(render("{key}", &"k".repeat(255)), Ok("k".repeat(255)));
+    }
+
+    #[test]
+    fn what_makes_no_routing_key_has_a_reason() {
+        for (key, part) in [
+            (None, "has no key"),
+            (Some(&b"\xff"[..]), "not text"),
+            (Some(&[b'k'; 256]), "256 bytes, and AMQP allows 255"),
+        ] {
+            let error = template("{key}").render("t", key).expect_err(part);
+            assert!(error.contains(part), "{error}");
+        }
+        for text in ["{topic", "{tenant}", &"x".repeat(256)] {
+            assert!(text.parse::<RoutingKeyTemplate>().is_err(), "{text}");
+        }
+    }
+}

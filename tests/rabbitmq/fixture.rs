@@ -1,0 +1,138 @@
+//! A database with an outbox, an exchange of RabbitMQ with queues behind it, and the walpost binary
+//! between them.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::sync::OnceCell;
+use walpost_bed::fixture::LONG_TIMEOUT;
+use walpost_bed::oracle::Verdict;
+use walpost_bed::writer::Writer;
+use walpost_bed::{
+    CertificateAuthority, Consumed, Major, Postgres, RabbitMq, RabbitQueues, SinkFixture,
+};
+
+/// What the page lists for a user of walpost's own: the exchange, and the default one for dead
+/// letters.
+const WRITES: &str = r"^(shared-\d+|amq\.default)$";
+
+/// The size of a message that the shared server accepts, in bytes.
+pub const SIZE_MAX: usize = 100_000;
+
+/// A server that no test disturbs, and who signs its certificate.
+pub struct SharedServer {
+    pub rabbit: Arc<RabbitMq>,
+    pub authority: CertificateAuthority,
+}
+
+/// Starts with the first test that asks for it, and goes with the process.
+pub async fn shared() -> &'static SharedServer {
+    static SERVER: OnceCell<SharedServer> = OnceCell::const_new();
+    let start = async || {
+        let authority = CertificateAuthority::new();
+        let rabbit = RabbitMq::builder()
+            .tls(&authority)
+            .user("walpost", WRITES)
+            .user("certified", WRITES)
+            .user("reader", "^$")
+            .configured(&format!("max_message_size = {SIZE_MAX}"));
+        SharedServer { rabbit: Arc::new(rabbit.start().await), authority }
+    };
+    SERVER.get_or_init(start).await
+}
+
+pub struct RabbitFixture {
+    pub rabbit: Arc<RabbitMq>,
+    /// The exchange, which spreads keys over its queues.
+    pub exchange: String,
+    /// The queue of dead letters.
+    pub letters: String,
+    sink: SinkFixture,
+    queues: RabbitQueues,
+}
+
+impl Deref for RabbitFixture {
+    type Target = SinkFixture;
+
+    fn deref(&self) -> &SinkFixture {
+        &self.sink
+    }
+}
+
+impl DerefMut for RabbitFixture {
+    fn deref_mut(&mut self) -> &mut SinkFixture {
+        &mut self.sink
+    }
+}
+
+impl RabbitFixture {
+    /// On a server of its own, which the test may kill.
+    pub async fn alone() -> Self {
+        let fixture = Self::bare(Arc::new(RabbitMq::start().await)).await;
+        fixture.queues.declare_durably().await;
+        fixture
+    }
+
+    /// On the shared server, with quorum queues that share the keys.
+    pub async fn new() -> Self {
+        let fixture = Self::bare(Arc::clone(&shared().await.rabbit)).await;
+        fixture.queues.declare().await;
+        fixture
+    }
+
+    /// After `walpost init --apply`, before anything is declared.
+    pub async fn bare(rabbit: Arc<RabbitMq>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let postgres = Postgres::start(Major::V15).await;
+        let sink = SinkFixture::over(postgres, "rabbitmq", rabbit.url(), &[]).await;
+        let exchange = format!("shared-{number}");
+        let queues = RabbitQueues::new(Arc::clone(&rabbit), &exchange);
+        let letters = format!("{exchange}.dead");
+        let fixture = Self { rabbit, exchange, letters, sink, queues };
+        fixture.configured("")
+    }
+
+    /// Further lines of the configuration file, in TOML's dotted form.
+    #[must_use]
+    pub fn configured(self, lines: &str) -> Self {
+        self.reconfigure(lines);
+        self
+    }
+
+    pub fn reconfigure(&self, lines: &str) {
+        let own = format!(
+            "rabbitmq.exchange = '{}'\npoison.dead_letter_topic = '{}'\n",
+            self.exchange, self.letters
+        );
+        self.sink.configure(&(own + lines));
+    }
+
+    pub fn queue(&self, number: u32) -> String {
+        self.queues.queue(number)
+    }
+
+    /// All records that consumers have read by now, in the order of each queue.
+    pub async fn records(&self) -> Vec<Consumed> {
+        self.queues.records().await
+    }
+
+    /// The oracle on everything: the table against the queues.
+    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
+        self.verdict(&self.records().await, rolled_back).await
+    }
+
+    /// Everything is confirmed, and each row has arrived once.
+    pub async fn assert_exact(&self) {
+        self.confirmed(LONG_TIMEOUT).await;
+        self.judge_with(&[]).await.assert_exact();
+    }
+
+    /// Once the writer has stopped, each row has arrived, in order; without its rolled-back rows.
+    pub async fn assert_ok_after(&self, writer: Writer) {
+        let rolled_back = writer.stop().await;
+        self.confirmed(LONG_TIMEOUT).await;
+        self.judge_with(&rolled_back).await.assert_ok();
+    }
+}

@@ -1,0 +1,101 @@
+//! What a message is made of, and that every event becomes one.
+
+use walpost_bed::eventually;
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+
+use super::fixture::RabbitFixture;
+
+/// Behind an exchange that hashes the key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_event_arrives_once_and_in_order() {
+    let fixture = RabbitFixture::bare(super::fixture::shared().await.rabbit.clone()).await;
+    fixture.rabbit.exchange(&fixture.exchange, "x-consistent-hash").await;
+    for number in 0..3 {
+        let queue = fixture.queue(number);
+        fixture.rabbit.queue(&queue, &[("x-queue-type", "quorum")]).await;
+        // The routing key is the queue's weight.
+        fixture.rabbit.bind(&queue, &fixture.exchange, "1").await;
+    }
+    let walpost = fixture.run().await;
+    for count in [1, 10, 2000] {
+        fixture.insert(count, 50).await;
+    }
+    // Of one key, one message is unconfirmed at a time.
+    fixture.insert(300, 1).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_has_key_topic_position_and_headers() {
+    let fixture = RabbitFixture::bare(super::fixture::shared().await.rabbit.clone()).await;
+    let fixture = fixture.configured("rabbitmq.routing_key = 'eu.{topic}.{key}'\n");
+    let queue = fixture.queue(0);
+    fixture.rabbit.exchange(&fixture.exchange, "topic").await;
+    fixture.rabbit.queue(&queue, &[]).await;
+    fixture.rabbit.bind(&queue, &fixture.exchange, "eu.outbox.event.#").await;
+    let sql = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
+               VALUES ('order', 'k 1', 'placed', '{\"a\": 1}', '{\"tenant\": \"é\"}')";
+    fixture.inner.postgres.execute(sql).await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let messages = fixture.rabbit.take(&queue).await;
+    let [message] = messages.as_slice() else { panic!("{messages:?}") };
+    let id = fixture.inner.postgres.query_text("SELECT id::text FROM public.outbox").await;
+    assert_eq!(Some(message.message_id.clone()), id);
+    assert_eq!(message.routing_key, "eu.outbox.event.order.k 1");
+    assert_eq!(message.content_type.as_deref(), Some("application/json"));
+    assert_eq!((message.delivery_mode, message.timestamp.is_some()), (Some(2), true));
+    for (name, value) in [
+        ("id", id.as_deref()),
+        ("event_type", Some("placed")),
+        ("tenant", Some("é")),
+        ("walpost.topic", Some("outbox.event.order")),
+        ("walpost.key", Some("k 1")),
+        ("walpost.tombstone", None),
+    ] {
+        assert_eq!(message.header(name), value, "{name} in {message:?}");
+    }
+    assert!(message.header("walpost.position").is_some_and(|position| position.len() == 25));
+    let body: serde_json::Value = serde_json::from_slice(&message.body).expect("JSON");
+    assert_eq!(body["a"], 1);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_metrics_and_readiness_are_those_of_rabbitmq() {
+    let fixture = RabbitFixture::bare(super::fixture::shared().await.rabbit.clone()).await;
+    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
+    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
+    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+    assert_eq!(line["endpoint"], format!("127.0.0.1:{}", fixture.rabbit.port()));
+    let address = line["endpoints"].as_str().expect("an address").to_owned();
+    let ask = async |path: &str| {
+        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
+        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    fixture.insert(10, 3).await;
+    // The exchange does not exist.
+    let line = walpost.await_line("no exchange", SHORT_TIMEOUT).await;
+    assert!(line.contains("rabbitmq.exchange") && line.contains(&fixture.exchange), "{line}");
+    eventually(SHORT_TIMEOUT, "it is not ready", async || {
+        let (ready, text) = ask("/readyz").await;
+        !ready && text.contains("RabbitMQ")
+    })
+    .await;
+    fixture.rabbit.exchange(&fixture.exchange, "fanout").await;
+    let queue = fixture.queue(0);
+    fixture.rabbit.queue(&queue, &[]).await;
+    fixture.rabbit.bind(&queue, &fixture.exchange, "").await;
+    eventually(LONG_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert!(fixture.rabbit.length(&queue).await >= 10);
+    let metrics = ask("/metrics").await.1;
+    let published =
+        r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
+    assert!(metrics.contains(published), "{metrics}");
+    let status: serde_json::Value = serde_json::from_str(&ask("/status").await.1).expect("JSON");
+    assert_eq!(status["sink"], "RabbitMQ");
+    assert_eq!(status["sink_connected"], true);
+    stop(walpost).await;
+}

@@ -1,0 +1,118 @@
+//! Events that RabbitMQ cannot have: no queue takes them, their keys are too long, they are too large.
+
+use std::sync::Arc;
+
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
+
+use super::fixture::{RabbitFixture, SIZE_MAX, shared};
+
+/// Keys 1 to 3 have a queue; the key `nowhere` has none. Two such events are among the others, and
+/// each is followed by one that goes where it does.
+async fn staged(policy: &str) -> RabbitFixture {
+    let fixture = RabbitFixture::bare(Arc::clone(&shared().await.rabbit)).await;
+    let fixture = fixture.configured(&format!("poison.refused = '{policy}'\n"));
+    fixture.rabbit.exchange(&fixture.exchange, "topic").await;
+    for number in 0..3 {
+        let queue = fixture.queue(number);
+        fixture.rabbit.queue(&queue, &[]).await;
+        fixture.rabbit.bind(&queue, &fixture.exchange, &number.to_string()).await;
+    }
+    let lost = insert_of("nowhere", "1");
+    for row in [insert(3, 3), lost.clone(), insert(3, 3), lost, insert(3, 3)] {
+        fixture.inner.postgres.execute(&row).await;
+    }
+    fixture
+}
+
+fn insert_of(key: &str, payload: &str) -> String {
+    format!(
+        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+         VALUES ('order', '{key}', 'placed', '{payload}')"
+    )
+}
+
+/// How many of the others have arrived, each counted once.
+async fn arrived(fixture: &RabbitFixture) -> usize {
+    let records = fixture.records().await.into_iter();
+    let ids = records.filter_map(|record| {
+        record.headers.into_iter().find(|(name, _)| name == "id").and_then(|(_, value)| value)
+    });
+    ids.collect::<std::collections::BTreeSet<_>>().len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policy_halt_stops_before_an_event_that_no_queue_takes() {
+    let fixture = staged("halt").await;
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("no queue takes it") && said.contains("NO_ROUTE"), "{said}");
+    assert!(arrived(&fixture).await >= 3);
+    // With a queue it resumes where it stopped.
+    fixture.rabbit.bind(&fixture.queue(0), &fixture.exchange, "nowhere").await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.judge_with(&[]).await.assert_ok();
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policy_skip_delivers_the_others() {
+    let fixture = staged("skip").await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(arrived(&fixture).await, 9);
+    stop(walpost).await;
+}
+
+/// Their queue is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_go_to_their_queue_once_it_exists() {
+    let fixture = staged("dead_letter").await;
+    let walpost = fixture.run().await;
+    let line = walpost.await_line("the queue of dead letters", SHORT_TIMEOUT).await;
+    assert!(line.contains(&fixture.letters) && line.contains("declare it"), "{line}");
+    fixture.rabbit.queue(&fixture.letters, &[]).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(arrived(&fixture).await, 9);
+    let letters = fixture.rabbit.take(&fixture.letters).await;
+    let ids: std::collections::BTreeSet<_> =
+        letters.iter().map(|letter| letter.message_id.as_str()).collect();
+    assert_eq!(ids.len(), 2, "{letters:?}");
+    assert!(letters.iter().all(|letter| letter.header("walpost.cause") == Some("refused")));
+    stop(walpost).await;
+}
+
+/// Found before anything is sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn event_that_cannot_be_a_message_is_undeliverable() {
+    let fixture = RabbitFixture::new().await.configured("poison.refused = 'skip'\n");
+    let routed = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
+                  VALUES ('order', '1', 'placed', '1', '{\"CC\": \"x\"}')";
+    for row in [insert(1, 1), insert_of(&"k".repeat(256), "1"), routed.to_owned(), insert(1, 1)] {
+        fixture.inner.postgres.execute(&row).await;
+    }
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(arrived(&fixture).await, 2);
+    stop(walpost).await;
+    fixture.reconfigure("");
+    fixture.inner.postgres.execute(&insert_of(&"k".repeat(256), "1")).await;
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("AMQP allows 255"), "{said}");
+}
+
+/// The broker names its limit when it closes the channel: which event it was is found by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_large_event_is_undeliverable_by_the_brokers_limit() {
+    let fixture = RabbitFixture::new().await.configured("poison.too_large = 'skip'\n");
+    let large = format!("\"{}\"", "x".repeat(SIZE_MAX));
+    for row in [insert(3, 3), insert_of("0", &large), insert(3, 3)] {
+        fixture.inner.postgres.execute(&row).await;
+    }
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(arrived(&fixture).await, 6);
+    assert!(walpost.said("max_message_size"), "{:?}", walpost.stderr());
+    stop(walpost).await;
+}
