@@ -51,8 +51,8 @@ pub enum Destination {
 pub struct ReadPosition {
     /// Of Redis.
     id: Option<String>,
-    /// The sequence number of NATS, how many messages were read from the queues of RabbitMQ or SQS, or the
-    /// bytes of the receiver's file.
+    /// The sequence number of NATS, the bytes of the receiver's file, or how many messages of RabbitMQ's
+    /// queues or of SQS were read.
     number: u64,
 }
 

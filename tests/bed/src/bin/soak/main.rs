@@ -1,14 +1,15 @@
 //! The program behind `make soak`: a writer, PostgreSQL, walpost and its destination, of which one is
 //! killed or frozen at random, again and again.
 //!
-//! `soak KILLS [SEED]`, with `WALPOST_SOAK_SINK=redis`, `nats`, `rabbitmq` or `http` for another
+//! `soak KILLS [SEED]`, with `WALPOST_SOAK_SINK=redis`, `nats`, `rabbitmq`, `http` or `sqs` for another
 //! destination than Kafka; with Kafka, `WALPOST_SOAK_DELIVERY=exactly-once` for that mode, or
 //! `WALPOST_SOAK_PRODUCERS=3` for so many producers in the other. After each kill delivery must
 //! resume, nothing may be confirmed without having been published, and the oracle checks the
 //! published records. In exactly-once mode none may be a repeat, nor in the streams of Redis and
 //! NATS, which sync each write. Those, and the requests that the HTTP receiver has accepted, are
-//! read once more from the beginning at the end; what was read of RabbitMQ's queues is counted again. It prints a table then, and exits with 1 on any
-//! violation. The same seed chooses the same kills, though not at exactly the same moments.
+//! read once more from the beginning at the end; what was read of RabbitMQ's queues is counted again.
+//! It prints a table then, and exits with 1 on any violation. The same seed chooses the same kills,
+//! though not at exactly the same moments.
 
 mod fault;
 mod report;
