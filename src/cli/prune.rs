@@ -11,7 +11,7 @@ use super::stdout::{complain, print};
 use super::{Exit, block_on, logged, require_kafka};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags, show_bytes};
-use crate::outbox::TableName;
+use crate::outbox::{ColumnNames, TableName};
 use crate::record::Policy;
 use crate::retention::{
     Archive, Counted, Limits, Oldest, PartitionedTable, Proof, Prune, PruneError, PrunedTable,
@@ -107,32 +107,9 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
                 .to_owned(),
         });
     }
-    let (mut tables, mut partitioned, mut are_locked) = (Vec::new(), Vec::new(), false);
-    for name in &config.outbox.tables {
-        let read = async || {
-            let table = PrunedTable::read(client, name, publication, columns).await?;
-            if let Some(archive) = &arguments.archive_to {
-                check_archive(client, &table, archive).await?;
-            }
-            let parts = if table.is_partitioned {
-                Some(prune_partitions::read(client, &table, arguments, &before).await?)
-            } else {
-                None
-            };
-            Ok((table, parts))
-        };
-        // A signal ends the program here.
-        if let Some((table, parts)) = unless_locked(&AtomicBool::new(false), read).await? {
-            tables.push(table);
-            partitioned.extend(parts);
-        } else {
-            complain(&format!(
-                "{name}: other sessions keep it, a partition of it or the archive locked (pg_blocking_pids): \
-                 nothing is done in it"
-            ));
-            are_locked = true;
-        }
-    }
+    let of = (publication, columns, before.as_str());
+    let (tables, partitioned, are_locked) =
+        read(client, &config.outbox.tables, of, arguments).await?;
     let tables = (tables.as_slice(), partitioned.as_slice());
     if arguments.dry_run {
         let stop = AtomicBool::new(false);
@@ -160,6 +137,43 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
         return Ok(if are_locked { Exit::Failure } else { partitions.exit });
     }
     delete(config, arguments, (client, &proof, &before), (tables.0, tables.1, are_locked)).await
+}
+
+/// Reads the tables, and checks that they can be pruned with these arguments. Also returns those of them
+/// that have partitions, and whether other sessions keep some locked, which are not returned.
+async fn read(
+    client: &SqlClient,
+    names: &[TableName],
+    (publication, columns, before): (&str, (&ColumnNames, Option<&str>), &str),
+    arguments: &PruneArguments,
+) -> Result<(Vec<PrunedTable>, Vec<PartitionedTable>, bool), PruneError> {
+    let (mut tables, mut partitioned, mut are_locked) = (Vec::new(), Vec::new(), false);
+    for name in names {
+        let read = async || {
+            let table = PrunedTable::read(client, name, publication, columns).await?;
+            if let Some(archive) = &arguments.archive_to {
+                check_archive(client, &table, archive).await?;
+            }
+            let parts = if table.is_partitioned {
+                Some(prune_partitions::read(client, &table, arguments, before).await?)
+            } else {
+                None
+            };
+            Ok((table, parts))
+        };
+        // A signal ends the program here.
+        if let Some((table, parts)) = unless_locked(&AtomicBool::new(false), read).await? {
+            tables.push(table);
+            partitioned.extend(parts);
+        } else {
+            complain(&format!(
+                "{name}: other sessions keep it, a partition of it or the archive locked (pg_blocking_pids): \
+                 nothing is done in it"
+            ));
+            are_locked = true;
+        }
+    }
+    Ok((tables, partitioned, are_locked))
 }
 
 /// Locks out other runs, and undoes first what a killed one has left, whatever becomes of this one.

@@ -166,7 +166,7 @@ impl Exclusion {
             Ok(false) => "other sessions keep the default partition locked".to_owned(),
             Err(error) => said(&error),
         };
-        Err(self.is_left(&default, &why))
+        Err(is_left(&default, &why))
     }
 
     /// The table's name now: it, or its schema, may have been renamed. `None`: it is gone.
@@ -175,21 +175,21 @@ impl Exclusion {
                      FROM pg_catalog.pg_class c
                      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
         let row = client.query_opt(sql, &[&self.oid]).await;
-        let failed = |error| self.is_left(&self.default, &said(&error));
+        let failed = |error| is_left(&self.default, &said(&error));
         let name = |row: tokio_postgres::Row| {
             Ok(TableName { schema: row.try_get(0)?, name: row.try_get(1)? })
         };
         row.map_err(failed)?.map(name).transpose().map_err(failed)
     }
+}
 
-    fn is_left(&self, default: &TableName, why: &str) -> PruneError {
-        PruneError::Changed {
-            table: default.clone(),
-            problem: format!(
-                "{why}, and it has a constraint of this command, with which it refuses rows of the periods to \
-                 come: run it again, or ALTER TABLE {default} DROP CONSTRAINT {NAME}"
-            ),
-        }
+fn is_left(default: &TableName, why: &str) -> PruneError {
+    PruneError::Changed {
+        table: default.clone(),
+        problem: format!(
+            "{why}, and it has a constraint of this command, with which it refuses rows of the periods to \
+             come: run it again, or ALTER TABLE {default} DROP CONSTRAINT {NAME}"
+        ),
     }
 }
 

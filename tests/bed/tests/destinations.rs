@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use walpost_bed::{Destination, ReadPosition};
@@ -27,6 +28,17 @@ async fn publish(destination: &Destination, id: &str) {
         Destination::Http(receiver) => {
             let mut stream = TcpStream::connect(("127.0.0.1", receiver.port())).await.unwrap();
             assert!(request(&mut stream, id).await.starts_with("HTTP/1.1 204"));
+        }
+        Destination::Sqs(elasticmq) => {
+            let text = |value: &str| json!({ "DataType": "String", "StringValue": value });
+            let message = json!({
+                "QueueUrl": elasticmq.queue_url("outbox.fifo"),
+                "MessageBody": "x",
+                "MessageGroupId": "t",
+                "MessageDeduplicationId": id,
+                "MessageAttributes": { "walpost.topic": text("outbox.t"), "id": text(id) },
+            });
+            elasticmq.call("SendMessage", &message).await;
         }
     }
 }
