@@ -132,10 +132,13 @@ impl Trap {
             let statements = statements(&source);
             // Those of Kafka have one for each way to deduplicate; consumers of Redis and NATS keep the
             // id of the last entry or message, and the others that of each event.
-            let expected = match what.as_str() {
-                of_ids if of_ids.contains("/http/") || of_ids.contains("/rabbitmq/") => 3,
-                streams if streams.contains("/redis/") || streams.contains("/nats/") => 4,
-                _ => 5,
+            let is_of = |brokers: &[&str]| brokers.iter().any(|one| what.contains(one));
+            let expected = if is_of(&["/http/", "/rabbitmq/", "/sqs/"]) {
+                3
+            } else if is_of(&["/redis/", "/nats/"]) {
+                4
+            } else {
+                5
             };
             assert_eq!(statements.len(), expected, "{what}: {statements:#?}");
             // Twice, so that what they conflict with is there.
