@@ -1,16 +1,9 @@
 //! walpost and Redis are killed at random moments: each event is still in the stream once.
 
-use std::time::Duration;
-
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, moment, stop};
 use walpost_bed::writer::Writer;
 
 use super::fixture::RedisFixture;
-
-/// Waits up to a third of a second.
-async fn moment(random: &mut fastrand::Rng) {
-    tokio::time::sleep(Duration::from_millis(random.u64(0..300))).await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_walpost_adds_nothing_twice() {

@@ -1,18 +1,12 @@
 //! walpost and the server are killed at random moments.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use walpost_bed::ElasticMq;
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, moment, stop};
 use walpost_bed::writer::Writer;
 
 use super::fixture::SqsFixture;
-
-/// Waits up to a third of a second.
-async fn moment(random: &mut fastrand::Rng) {
-    tokio::time::sleep(Duration::from_millis(random.u64(0..300))).await;
-}
 
 /// The queue recognises what is sent again, for five minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,7 +32,7 @@ const KEY: &str = "walpost.key";
 /// A key that is not text.
 const KEY_BASE64: &str = "walpost.key.base64";
 const TIMESTAMP: &str = "walpost.timestamp";
-/// What the body stands for, where it is not the value itself.
+/// What the value is, where the body is not the value itself.
 const BODY: &str = "walpost.body";
 /// Headers that are not attributes: pairs of name and value, in JSON.
 const HEADERS: &str = "walpost.headers";
@@ -103,7 +103,7 @@ fn content(body: &str, attributes: &[(String, String)]) -> String {
     hash(digest)
 }
 
-/// The body, and what it stands for if it is not the value.
+/// The body, and what the value is if the body is not the value.
 fn body(
     value: Option<&[u8]>,
     kind: QueueKind,

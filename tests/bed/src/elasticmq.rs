@@ -284,7 +284,7 @@ impl Reader {
             .map(|(at, one)| json!({ "Id": at.to_string(), "ReceiptHandle": one.receipt }))
             .collect();
         for one in messages {
-            // One that could not be deleted comes again.
+            // One that could not be deleted is received once more.
             if read.iter().rev().take(100).all(|other| other.id != one.id) {
                 read.push(one);
             }
@@ -317,7 +317,7 @@ fn message(message: &Value) -> QueuedMessage {
     }
 }
 
-/// The record that a message stands for.
+/// The record of a message.
 fn record(message: &QueuedMessage) -> Consumed {
     let text = |name: &str| message.attribute(name).map(str::to_owned);
     let others: Vec<(String, String)> = text("walpost.headers")

@@ -23,6 +23,11 @@ pub const LONG_TIMEOUT: Duration = Duration::from_secs(180);
 /// What walpost says once it has compared the slot with the state topic.
 pub const AGREES: &str = "the slot's position agrees with the state topic";
 
+/// Waits up to a third of a second: for kills at random moments.
+pub async fn moment(random: &mut fastrand::Rng) {
+    tokio::time::sleep(Duration::from_millis(random.u64(0..300))).await;
+}
+
 /// The program under test: the one that was built with the test that runs.
 pub fn program() -> PathBuf {
     sibling_program("walpost")

@@ -148,7 +148,7 @@ impl RabbitMessage {
         std::str::from_utf8(value).ok()
     }
 
-    /// The record that it stands for, in the queue of that number.
+    /// Its record, in the queue of that number.
     pub fn record(self, partition: i32, offset: i64) -> Consumed {
         let own = |name: &str| self.header(name).map(str::to_owned);
         let is_gone = own("walpost.tombstone").is_some();
