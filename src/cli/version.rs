@@ -2,6 +2,7 @@
 
 use rdkafka::util::get_rdkafka_version;
 
+use crate::config::SinkKind;
 use crate::sink;
 
 /// The printed text, with its newline.
@@ -12,10 +13,13 @@ pub(super) fn text(verbose: bool) -> String {
     }
     let whose = if cfg!(feature = "release") { "built in" } else { "the system's" };
     let openssl = env!("BUILT_WITH_OPENSSL");
+    let destinations = SinkKind::NAMES.iter().filter(|(_, kind)| kind.is_built_in());
+    let destinations = destinations.map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     format!(
         "{line}\
          commit: {commit}\n\
          target: {target}\n\
+         destinations: {destinations}\n\
          librdkafka: {librdkafka}\n\
          librdkafka features: {features}\n\
          TLS to Kafka: OpenSSL {openssl}, {whose}\n\
@@ -50,6 +54,9 @@ mod tests {
         // The text also names missing features.
         assert!(!features.contains("gssapi"), "{features}");
         assert!(line("target:").contains('-'));
+        let is_redis_listed = line("destinations:").split(", ").any(|one| one == "redis");
+        assert_eq!(is_redis_listed, cfg!(feature = "redis"), "{long}");
+        assert!(line("destinations:").starts_with("kafka"), "{long}");
         assert!(line("TLS to Kafka:").starts_with("OpenSSL 3."), "{long}");
         assert!(line("librdkafka:").starts_with(char::is_numeric), "{long}");
     }

@@ -192,6 +192,18 @@ impl SinkKind {
             Self::Sqs => "sqs",
         }
     }
+
+    /// Whether this build can publish there.
+    pub(crate) fn is_built_in(self) -> bool {
+        match self {
+            Self::Kafka => true,
+            Self::Nats => cfg!(feature = "nats"),
+            Self::RabbitMq => cfg!(feature = "rabbitmq"),
+            Self::Redis => cfg!(feature = "redis"),
+            Self::Http => cfg!(feature = "http"),
+            Self::Sqs => cfg!(feature = "sqs"),
+        }
+    }
 }
 
 /// The NATS servers.

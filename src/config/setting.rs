@@ -166,7 +166,7 @@ settings! {
         .default("commit");
     Debezium = row("debezium", Properties, "Options of Debezium's outbox event router, under their own names. Requires a Debezium profile.");
     SinkKind = row("sink.kind", Text, "Where events are published: `kafka`, `nats` (a stream of NATS JetStream), `rabbitmq` (an exchange of RabbitMQ), `redis` (a stream of Redis), `http` (a webhook) or `sqs` (a FIFO queue of Amazon SQS).")
-        .details("`nats`, `rabbitmq`, `redis`, `http` and `sqs` take a walpost that was built with the feature of that name, and the settings of [`[nats]`](#nats-nats), [`[rabbitmq]`](#rabbitmq-rabbitmq), [`[redis]`](#redis-redis), [`[http]`](#http-endpoint-http) or [`[sqs]`](#amazon-sqs-sqs); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
+        .details("The released program has all of them, a build from source those whose features it was built with. `nats`, `rabbitmq`, `redis`, `http` and `sqs` take the settings of [`[nats]`](#nats-nats), [`[rabbitmq]`](#rabbitmq-rabbitmq), [`[redis]`](#redis-redis), [`[http]`](#http-endpoint-http) or [`[sqs]`](#amazon-sqs-sqs); settings of another destination are then an error. See [which broker, which promise](sinks.md).")
         .flag("--sink", "KIND").default("kafka");
     NatsUrl = row("nats.url", Text, "NATS servers: `nats://[user:password@|token@]host[:port]`, or `tls://` for TLS. Separate several servers of a cluster by commas.")
         .details("Prefer `WALPOST_NATS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `,` in a password are written percent-encoded. The login is written at the first server.")

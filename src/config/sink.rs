@@ -25,19 +25,11 @@ impl Values {
     /// The destination.
     pub(super) fn sink(&self) -> Result<SinkKind, ConfigError> {
         let kind = self.parsed(Setting::SinkKind, values::sink_kind)?;
-        let is_built_in = match kind {
-            SinkKind::Kafka => true,
-            SinkKind::Nats => cfg!(feature = "nats"),
-            SinkKind::RabbitMq => cfg!(feature = "rabbitmq"),
-            SinkKind::Redis => cfg!(feature = "redis"),
-            SinkKind::Http => cfg!(feature = "http"),
-            SinkKind::Sqs => cfg!(feature = "sqs"),
-        };
         let name = kind.name();
-        if !is_built_in {
+        if !kind.is_built_in() {
             let reason = format!(
-                "this walpost was built without the feature `{name}`: build it with \
-                 `cargo build --release --features {name}`"
+                "this walpost was built without the feature `{name}`: use a released program, or \
+                 build it with `cargo build --release --features {name}`"
             );
             return Err(self.invalid(Setting::SinkKind, reason));
         }

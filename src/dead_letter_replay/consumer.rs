@@ -23,6 +23,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before a request is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// What is fetched ahead: records until so many are queued, since they are replayed one by one.
+/// librdkafka's limit in bytes (`queued.max.messages.kbytes`) does not count keys (2.12,
+/// `rd_kafka_op_new_fetch_msg`), and a key can be as large as a record. The next fetch is then
+/// postponed by the second setting, by default for a second.
+const PREFETCH: [(&str, &str); 2] =
+    [("queued.min.messages", "32"), ("fetch.queue.backoff.ms", "5")];
+
 /// How long to wait for the next record before the end of a partition.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -55,7 +62,7 @@ impl DeadLetterConsumer {
             let code = error.rdkafka_error_code();
             ReplayError::Reading(format!("{what}: {}", with_fix(&error, code, topic, group)))
         };
-        let consumer = sink::partition_consumer(kafka, group, &[])
+        let consumer = sink::partition_consumer(kafka, group, &PREFETCH)
             .map_err(|error| ReplayError::Sink(error.into()))?;
         let numbers = sink::partitions_of(&consumer, topic, REQUEST_TIMEOUT)
             .map_err(|error| failed("asking for the topic's partitions", error))?
