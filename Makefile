@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-http bench-instructions bench-matrix bench-peers \
-  bench-records bench-redis book consumers corpus deb-test debezium debezium-corpus demo \
+  bench-nats bench-records bench-redis book consumers corpus deb-test debezium debezium-corpus demo \
   demo-compose deny docker-test docs faults features fuzz helm-test help lint long monitoring other-kafka \
   packaging-test patroni release setup simulate soak test writers
 
@@ -168,6 +168,9 @@ bench-matrix: setup ## Benchmark over networks, many partitions, other tables' W
 # BENCH="1 100000": one round, of so many rows.
 bench-http: setup ## Benchmark a backlog to an HTTP endpoint beside a bare client
 	cargo bench --features http --bench http -- $(BENCH)
+
+bench-nats: setup ## Benchmark a backlog to a stream of NATS JetStream beside a bare producer
+	cargo bench --features nats --bench nats -- $(BENCH)
 
 # Ten minutes. BENCH="1 100000": one round, of so many rows.
 bench-redis: setup ## Benchmark a backlog to a Redis stream beside a bare producer
