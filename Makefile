@@ -5,8 +5,8 @@
 # run it first.
 
 .DEFAULT_GOAL := help
-.PHONY: advisories alerts bench bench-http bench-instructions bench-matrix bench-peers \
-  bench-rabbitmq bench-records bench-redis bench-sqs book consumers corpus deb-test debezium debezium-corpus demo \
+.PHONY: advisories alerts bench bench-destinations bench-instructions bench-matrix bench-peers \
+  bench-records book consumers corpus deb-test debezium debezium-corpus demo \
   demo-compose deny docker-test docs faults features fuzz helm-test help lint long monitoring other-kafka \
   packaging-test patroni release setup simulate soak test writers
 
@@ -174,21 +174,9 @@ MATRIX ?= --rounds 1 --rows 300000
 bench-matrix: setup ## Benchmark over networks, many partitions, other tables' WAL (BENCH=latency: a part)
 	cargo bench --bench pipeline -- --matrix --json target/bench/matrix.json $(MATRIX) $(BENCH)
 
-# BENCH="1 100000": one round, of so many rows.
-bench-http: setup ## Benchmark a backlog to an HTTP endpoint beside a bare client
-	cargo bench --features http --bench http -- $(BENCH)
-
-# Ten minutes. BENCH="1 100000": one round, of so many rows.
-bench-rabbitmq: setup ## Benchmark a backlog to a queue of RabbitMQ beside a bare producer
-	cargo bench --features rabbitmq --bench rabbitmq -- $(BENCH)
-
-# Ten minutes. BENCH="1 100000": one round, of so many rows.
-bench-redis: setup ## Benchmark a backlog to a Redis stream beside a bare producer
-	cargo bench --features redis --bench redis -- $(BENCH)
-
-# BENCH="1 100000": one round, of so many rows.
-bench-sqs: setup ## Benchmark a backlog to a queue of SQS beside a bare producer
-	cargo bench --features sqs --bench sqs -- $(BENCH)
+# Half an hour. BENCH="redis --rounds 1": a part of it.
+bench-destinations: setup ## Benchmark a backlog to Redis, NATS, RabbitMQ, HTTP and SQS beside bare producers
+	cargo bench --features http,nats,rabbitmq,redis,sqs --bench destinations -- $(BENCH)
 
 bench-records: setup ## Measure time and allocations per event inside walpost
 	cargo bench --bench records

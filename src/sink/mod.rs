@@ -37,6 +37,8 @@ mod reread;
 mod roots;
 #[cfg(feature = "sqs")]
 pub(crate) mod sqs;
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+mod template;
 
 use std::future::Future;
 use std::time::Instant;

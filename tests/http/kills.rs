@@ -1,8 +1,6 @@
 //! walpost is killed at random moments: each event is accepted at least once, in order.
 
-use std::time::Duration;
-
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, moment, stop};
 use walpost_bed::writer::Writer;
 
 use super::fixture::HttpFixture;
@@ -15,7 +13,7 @@ async fn killed_walpost_loses_nothing() {
     for _ in 0..8 {
         let walpost = fixture.run().await;
         writer.commits(20).await;
-        tokio::time::sleep(Duration::from_millis(random.u64(0..300))).await;
+        moment(&mut random).await;
         walpost.kill9().await;
         if random.bool() {
             fixture.receiver.stop().await;

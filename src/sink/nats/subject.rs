@@ -8,48 +8,34 @@
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use crate::sink::template::{Part, Template};
+
 /// The maximum length of a subject. A server closes the connection at a command line of more than
 /// 4096 bytes (`max_control_line`), which has a reply subject and lengths too.
 const SUBJECT_BYTES_MAX: usize = 2000;
 
 /// A subject with placeholders: `{topic}` and `{key}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SubjectTemplate {
-    parts: Vec<Part>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Static(String),
-    Topic,
-    Key,
-}
+pub struct SubjectTemplate(Template);
 
 impl SubjectTemplate {
     /// The subject of an event, or the reason why there is none.
     pub(super) fn render(&self, topic: &str, key: Option<&[u8]>) -> Result<String, String> {
-        let mut subject = String::with_capacity(topic.len());
-        for part in &self.parts {
-            match part {
-                Part::Static(text) => subject.push_str(text),
-                Part::Topic => subject.push_str(topic),
-                Part::Key => {
-                    let key = key.filter(|key| !key.is_empty()).ok_or_else(|| {
-                        "it has no key, and nats.subject has {key}: give the event a key, or name \
-                         the subject without it"
-                            .to_owned()
-                    })?;
-                    encode(key, &mut subject);
-                }
-            }
-        }
+        let subject = self.0.render(topic, |subject| {
+            let key = key.filter(|key| !key.is_empty()).ok_or(
+                "it has no key, and nats.subject has {key}: give the event a key, or name the \
+                 subject without it",
+            )?;
+            encode(key, subject);
+            Ok(())
+        })?;
         check(&subject).map(|()| subject)
     }
 
     /// The subject with `*` or `>` where it varies: all subjects of the template match it.
     pub(crate) fn pattern(&self, topic: &str) -> String {
         let mut text = String::new();
-        for part in &self.parts {
+        for part in &self.0.parts {
             match part {
                 Part::Static(part) => text.push_str(part),
                 Part::Topic => text.push_str(topic),
@@ -73,31 +59,7 @@ impl FromStr for SubjectTemplate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = Vec::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once('{') {
-            let (name, after) = after
-                .split_once('}')
-                .ok_or_else(|| format!("`{text}` has a `{{` that is not closed"))?;
-            if !before.is_empty() {
-                parts.push(Part::Static(before.to_owned()));
-            }
-            parts.push(match name {
-                "topic" => Part::Topic,
-                "key" => Part::Key,
-                other => {
-                    return Err(format!(
-                        "`{text}` has {{{other}}}: {{topic}} and {{key}} are possible. Columns of \
-                         the row are placeholders of record.topic"
-                    ));
-                }
-            });
-            rest = after;
-        }
-        if !rest.is_empty() {
-            parts.push(Part::Static(rest.to_owned()));
-        }
-        let template = Self { parts };
+        let template = Self(Template::parse(text)?);
         let example = template.render("topic", Some(b"key"));
         example.map_err(|reason| format!("`{text}` makes no subject: {reason}"))?;
         Ok(template)

@@ -2,42 +2,28 @@
 
 use std::str::FromStr;
 
+use crate::sink::template::Template;
+
 /// The maximum length of a short string of AMQP, in bytes.
 pub(super) const SHORT_MAX: usize = 255;
 
 /// A routing key with placeholders: `{topic}` and `{key}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoutingKeyTemplate {
-    parts: Vec<Part>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Static(String),
-    Topic,
-    Key,
-}
+pub struct RoutingKeyTemplate(Template);
 
 impl RoutingKeyTemplate {
     /// The routing key of an event, or the reason why there is none.
     pub(super) fn render(&self, topic: &str, key: Option<&[u8]>) -> Result<String, String> {
-        let mut routing_key = String::with_capacity(topic.len());
-        for part in &self.parts {
-            match part {
-                Part::Static(text) => routing_key.push_str(text),
-                Part::Topic => routing_key.push_str(topic),
-                Part::Key => {
-                    let key = key.ok_or_else(|| {
-                        "it has no key, and rabbitmq.routing_key has {key}: give the event a key, \
-                         or write the routing key without it"
-                            .to_owned()
-                    })?;
-                    routing_key.push_str(std::str::from_utf8(key).map_err(|_| {
-                        "its key is not text, and cannot be part of a routing key".to_owned()
-                    })?);
-                }
-            }
-        }
+        let routing_key = self.0.render(topic, |routing_key| {
+            let key = key.ok_or(
+                "it has no key, and rabbitmq.routing_key has {key}: give the event a key, or write \
+                 the routing key without it",
+            )?;
+            let key = std::str::from_utf8(key)
+                .map_err(|_| "its key is not text, and cannot be part of a routing key")?;
+            routing_key.push_str(key);
+            Ok(())
+        })?;
         match routing_key.len() {
             ..=SHORT_MAX => Ok(routing_key),
             length => Err(format!(
@@ -52,31 +38,7 @@ impl FromStr for RoutingKeyTemplate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = Vec::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once('{') {
-            let (name, after) = after
-                .split_once('}')
-                .ok_or_else(|| format!("`{text}` has a `{{` that is not closed"))?;
-            if !before.is_empty() {
-                parts.push(Part::Static(before.to_owned()));
-            }
-            parts.push(match name {
-                "topic" => Part::Topic,
-                "key" => Part::Key,
-                other => {
-                    return Err(format!(
-                        "`{text}` has {{{other}}}: {{topic}} and {{key}} are possible. Columns of \
-                         the row are placeholders of record.topic and record.key"
-                    ));
-                }
-            });
-            rest = after;
-        }
-        if !rest.is_empty() {
-            parts.push(Part::Static(rest.to_owned()));
-        }
-        let template = Self { parts };
+        let template = Self(Template::parse(text)?);
         let example = template.render("topic", Some(b"key"));
         example.map_err(|reason| format!("`{text}` makes no routing key: {reason}"))?;
         Ok(template)

@@ -139,7 +139,8 @@ impl ElasticMq {
         let (port, data) = (self.port(), self.server.directory().join("messages"));
         // `WRITE_DELAY`: H2 would write later than it answers.
         let text = format!(
-            "node-address {{ host = \"127.0.0.1\", port = {port} }}\n\
+            "include classpath(\"application.conf\")\n\
+             node-address {{ host = \"127.0.0.1\", port = {port} }}\n\
              rest-sqs {{ bind-port = {port}, bind-hostname = \"127.0.0.1\", sqs-limits = strict }}\n\
              rest-stats {{ enabled = false }}\n\
              pekko.loglevel = \"WARNING\"\n\

@@ -22,9 +22,6 @@ use crate::target::{Epoch, Wanted};
 /// Rounds in an epoch.
 const EPOCH: u64 = 25;
 
-/// Transactions a second, of three rows on average.
-const LOAD: u32 = 150;
-
 /// At least so often it says how far it has come.
 const PROGRESS: Duration = Duration::from_secs(15);
 
@@ -49,7 +46,8 @@ pub(crate) async fn soak(
     let mut reported = began;
     for number in 0..kills.div_ceil(EPOCH) {
         let epoch = services.target.begin(format!("epoch-{number}")).await;
-        let writer = Writer::start_with(&services.fixture().postgres, &epoch.name, LOAD);
+        let writer =
+            Writer::start_with(&services.fixture().postgres, &epoch.name, services.target.load());
         for round in number * EPOCH..kills.min((number + 1) * EPOCH) {
             writer.commits(rng.of(1..60)).await;
             if deck.is_empty() {

@@ -1,11 +1,6 @@
-//! Benchmarks a backlog to a queue of SQS, beside a bare producer: the same SDK sends as many messages
-//! in batches of ten, with as many requests under way, without a database before it.
-//!
-//!     cargo bench --features sqs --bench sqs -- [ROUNDS] [ROWS]
-//!
-//! Runs are interleaved, and ratios are computed round by round. It starts its own servers. In the
-//! place of SQS is a server that accepts everything, at once or after the time that a distant one
-//! needs: ElasticMQ would be what is measured.
+//! A FIFO queue of SQS. The bare producer sends as many messages in batches of ten, with as many
+//! requests at once. In the place of SQS is a server that accepts everything, at once or after the
+//! time that a distant one needs: with ElasticMQ the measured rate would be ElasticMQ's.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,91 +21,37 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use walpost_bed::fixture::program;
-use walpost_bed::{Major, Postgres, Walpost, WalpostBuilder};
 
-/// How many requests walpost has under way, and messages in each.
+use crate::backlog::Shape;
+use crate::{Bench, ended, until};
+
+/// How many requests walpost has at once, and messages in each.
 const REQUESTS: usize = 16;
 const BATCH: usize = 10;
 
-/// How often is looked whether all events are there.
-const POLL: Duration = Duration::from_millis(5);
-
-fn main() {
-    // `cargo test --benches` passes this.
-    if std::env::args().any(|argument| argument == "--test") {
-        return;
-    }
-    let numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
-    let numbers: Vec<usize> = numbers.collect();
-    let rounds = numbers.first().copied().unwrap_or(3);
-    let rows = numbers.get(1).copied().unwrap_or(50_000);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(bench(rounds, rows));
-}
-
-async fn bench(rounds: usize, rows: usize) {
-    let postgres = Postgres::start(Major::V15).await;
-    println!("{rows} rows of about 250 bytes; messages/s; ratio to the bare producer");
+pub(crate) async fn bench(bench: &Bench) {
     for delay in [Duration::ZERO, Duration::from_millis(10)] {
         let server = Server::start(delay).await;
-        let command = |name: &str| command(&postgres, server.port, name);
-        ended(command("init").arg("--apply").start()).await;
-        let mut ratios = Vec::new();
-        for round in 1..=rounds {
-            postgres.execute(&backlog(rows)).await;
+        let command = |name: &str| {
+            let command = bench.command("sqs", name).env("WALPOST_SQS_QUEUE_URL", url(server.port));
+            let command = command.env("AWS_ACCESS_KEY_ID", "bench").env("AWS_REGION", "bench");
+            command.env("AWS_SECRET_ACCESS_KEY", "bench")
+        };
+        ended(command("init").arg("--apply")).await;
+        let round = async || {
+            bench.write_backlog(Shape::OneTransaction, 1000).await;
             server.taken.store(0, Ordering::Relaxed);
-            let begun = Instant::now();
-            let walpost = command("run").start();
-            until_taken(&server, rows).await;
-            let walposts = begun.elapsed();
-            // Confirmed too, so that the next round begins behind it.
-            walpost.terminate();
-            walpost.wait(Duration::from_secs(60)).await.expect("it stops");
-            let bare = bare(server.port, rows).await;
-            let rate = |elapsed: Duration| rate(rows, elapsed);
-            let ratio = bare.as_secs_f64() / walposts.as_secs_f64();
-            println!(
-                "answers after {delay:?}, round {round}: walpost {:.0}, bare {:.0}, ratio {ratio:.2}",
-                rate(walposts),
-                rate(bare)
-            );
-            ratios.push(ratio);
-        }
-        ratios.sort_by(f64::total_cmp);
-        println!("answers after {delay:?}: median ratio {:.2}", ratios[ratios.len() / 2]);
-        postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
+            let taken = async || server.taken.load(Ordering::Relaxed);
+            let walposts = bench.drain(command("run"), until(bench.rows, taken)).await;
+            bench.against(walposts, async || send(server.port, bench.rows).await).await
+        };
+        bench.compare(&format!("SQS, answers after {delay:?}"), round).await;
+        bench.drop_slot().await;
     }
-}
-
-fn command(postgres: &Postgres, port: u16, name: &str) -> WalpostBuilder {
-    Walpost::builder(program())
-        .arg(name)
-        .args(["--source", &postgres.url(), "--sink", "sqs", "--log-level", "warn"])
-        .env("WALPOST_SQS_QUEUE_URL", url(port))
-        .env("AWS_ACCESS_KEY_ID", "bench")
-        .env("AWS_SECRET_ACCESS_KEY", "bench")
-        .env("AWS_REGION", "bench")
 }
 
 fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}/000000000000/outbox.fifo")
-}
-
-async fn ended(walpost: Walpost) {
-    let status = walpost.wait(Duration::from_secs(60)).await.expect("it ends");
-    assert!(status.success(), "{:?}", walpost.stderr());
-}
-
-/// Rows of about 250 bytes with 1000 keys, in one transaction.
-fn backlog(rows: usize) -> String {
-    format!(
-        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
-         SELECT 'order', (i % 1000)::text, 'placed', \
-                jsonb_build_object('n', i, 'text', repeat('x', 150)) \
-           FROM generate_series(1, {rows}) AS i"
-    )
 }
 
 /// A server that accepts each message.
@@ -162,12 +103,6 @@ async fn answer(
     Ok(response.body(Full::from(answer.to_string())).expect("valid"))
 }
 
-async fn until_taken(server: &Server, rows: usize) {
-    while server.taken.load(Ordering::Relaxed) < rows {
-        tokio::time::sleep(POLL).await;
-    }
-}
-
 fn client(port: u16) -> Client {
     let http = aws_smithy_http_client::Builder::new()
         .tls_provider(Provider::Rustls(CryptoMode::Ring))
@@ -205,8 +140,8 @@ fn entry(at: usize) -> SendMessageBatchRequestEntry {
     entry.build().expect("complete")
 }
 
-/// Sends as many messages with nothing before them.
-async fn bare(port: u16, rows: usize) -> Duration {
+/// Sends as many messages.
+async fn send(port: u16, rows: usize) -> Duration {
     let (client, url) = (client(port), url(port));
     let begun = Instant::now();
     let senders = (0..REQUESTS).map(|_| {
@@ -224,9 +159,4 @@ async fn bare(port: u16, rows: usize) -> Duration {
         sender.await.expect("it ends");
     }
     begun.elapsed()
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a rate is shown")]
-fn rate(rows: usize, elapsed: Duration) -> f64 {
-    rows as f64 / elapsed.as_secs_f64()
 }
