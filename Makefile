@@ -21,8 +21,9 @@ PROGRAM = --package walpost --package walpost-bed
 # The Rust client, with all drivers.
 OUTBOX = --package walpost-outbox --package walpost-outbox-derive
 
-# Most tests wait for servers most of the time: four run at once on two processors.
-export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))
+# Most tests wait for servers most of the time: six run at once on two processors. With four, a quarter
+# of the processors' time is not used.
+export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3)))
 
 help: ## List the targets
 	@echo "make TARGET [VARIABLE=VALUE ...]"
@@ -92,7 +93,7 @@ OUTAGE ?= 600
 long: setup ## Run the long end-to-end and security tests, which `make test` leaves out (OUTAGE=600)
 	@tests/bed/setup.sh long
 	WALPOST_OUTAGE_SECONDS=$(OUTAGE) cargo test $(PROGRAM) --features $(FEATURES) \
-	  --test e2e --test security --test redis --test nats --test rabbitmq --test http --test sqs -- --ignored
+	  --test e2e --test security --test destinations -- --ignored
 
 # Built with optimisation, which takes longer than the schedules of `make test`. A failing schedule
 # or case prints the command that replays it.

@@ -11,6 +11,10 @@ use crate::position::EventPosition;
 const WINDOW_MESSAGES: usize = 2048;
 const WINDOW_BYTES: usize = 8 << 20;
 
+/// How many messages that the broker has refused are sent again at once: enough that each queue behind
+/// the exchange has its turn within minutes.
+const RETRIED_AT_ONCE: usize = 16;
+
 /// What became of a message.
 #[derive(Debug)]
 pub(super) enum Confirmed {
@@ -33,7 +37,8 @@ pub(super) struct Flow {
     /// The keys of which a message is on its way, and what waits for that.
     keys: HashMap<Vec<u8>, Held>,
     ready: VecDeque<Message>,
-    again: Vec<Message>,
+    /// Those that the broker has refused.
+    again: VecDeque<Message>,
     /// How many messages were refused, and are not stored yet.
     retried: usize,
 }
@@ -113,9 +118,7 @@ impl Flow {
 
     /// Lets the next message of the same key be sent.
     pub(super) fn release(&mut self, message: &Message) {
-        if message.is_retried {
-            self.retried -= 1;
-        }
+        self.no_longer_refused(message);
         let Some(key) = &message.key else { return };
         if let Some(Held::Behind(waiting)) = self.keys.get_mut(key) {
             match waiting.pop_front() {
@@ -129,9 +132,7 @@ impl Flow {
 
     /// Nothing of the same key is sent any more: everything behind it is produced again.
     pub(super) fn close(&mut self, message: &Message) {
-        if message.is_retried {
-            self.retried -= 1;
-        }
+        self.no_longer_refused(message);
         if let Some(held) = message.key.as_ref().and_then(|key| self.keys.get_mut(key)) {
             *held = Held::Closed;
         }
@@ -142,12 +143,28 @@ impl Flow {
         if !std::mem::replace(&mut message.is_retried, true) {
             self.retried += 1;
         }
-        self.again.push(message);
+        self.again.push_back(message);
     }
 
-    /// What was put back may be sent again, before everything else.
+    /// Some of those that were put back may be sent again, each in its turn. Not all: if one of the
+    /// queues that take a message is full, the others get it once more each time.
     pub(super) fn retry(&mut self) {
-        for message in self.again.drain(..).rev() {
+        self.send_again(RETRIED_AT_ONCE);
+    }
+
+    /// The broker has accepted, or returned, a message. If it was refused before, others may be
+    /// accepted too: twice as many with each round trip.
+    fn no_longer_refused(&mut self, message: &Message) {
+        if message.is_retried {
+            self.retried -= 1;
+            self.send_again(2);
+        }
+    }
+
+    /// The first of those that were put back may be sent, before everything else.
+    fn send_again(&mut self, most: usize) {
+        let some = self.again.len().min(most);
+        for message in self.again.drain(..some).rev() {
             self.ready.push_front(message);
         }
     }
@@ -237,6 +254,35 @@ mod tests {
         flow.release(&one);
         assert!(!flow.is_retrying());
         assert_eq!(sent(&mut flow), ["2"]);
+    }
+
+    #[test]
+    fn few_refused_messages_are_sent_again_until_some_are_accepted() {
+        let all: Vec<_> = (1..=100).map(|number| (number, "")).collect();
+        let mut flow = flow(&all);
+        assert_eq!(sent(&mut flow).len(), 100);
+        let answer = |flow: &mut Flow, accepted| {
+            for one in flow.confirmed(0, true, accepted) {
+                match one {
+                    Confirmed::Stored(message) => flow.release(&message),
+                    Confirmed::Refused(message) => flow.put_back(message),
+                    Confirmed::Returned(..) => panic!("none is returned"),
+                }
+            }
+        };
+        answer(&mut flow, false);
+        for first in ["1", "17", "33"] {
+            flow.retry();
+            let again = sent(&mut flow);
+            assert_eq!((again.len(), again[0].as_str()), (16, first), "each has its turn");
+            answer(&mut flow, false);
+        }
+        flow.retry();
+        for expected in [16, 32, 52, 0] {
+            assert_eq!(sent(&mut flow).len(), expected);
+            answer(&mut flow, true);
+        }
+        assert!(!flow.is_retrying());
     }
 
     #[test]

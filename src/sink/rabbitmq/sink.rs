@@ -95,9 +95,11 @@ impl RabbitSink {
 
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
-        if let Failure::TooLarge { max, .. } = failure {
-            self.size_max = *max;
-        }
+        // A broker that accepts more since then was restarted, or has closed the connection at least.
+        self.size_max = match failure {
+            Failure::TooLarge { max, .. } => *max,
+            _ => u64::MAX,
+        };
         self.open = None;
         self.producer.asked();
         if self.producer.in_flight == 0 {
@@ -269,5 +271,8 @@ mod tests {
         assert_eq!(refusal.ground, Ground::Size);
         assert_eq!(sink.admits("t", 8).map_err(|refusal| refusal.ground), Err(Ground::Size));
         assert_eq!(produce(&mut sink, 2, b"1234567"), Ok(()));
+        sink.producer.happened(Event::Failed(Failure::Unreachable("restarted".to_owned())));
+        sink.take_conditions();
+        assert_eq!(sink.admits("t", 8), Ok(()), "it may accept more now");
     }
 }

@@ -54,6 +54,9 @@ struct Outage {
     delays: ExponentialBackoff,
     /// When it is tried again.
     until: Instant,
+    /// Whether messages are rejected, though the queues can be asked about: only a message that is
+    /// accepted ends that.
+    is_of_sending: bool,
 }
 
 /// A request that has ended.
@@ -117,7 +120,9 @@ impl Worker {
                     let events = facts[0].as_ref().map(|facts| facts.limits);
                     let letters = facts[1].as_ref().map(|facts| facts.limits).or(events);
                     self.limits.send_replace(events.zip(letters).map(|(one, two)| [one, two]));
-                    self.works();
+                    if self.outage.as_ref().is_none_or(|outage| !outage.is_of_sending) {
+                        self.works();
+                    }
                     return Some(connection);
                 }
                 Err(failure) => self.fails(failure, &[]),
@@ -223,6 +228,9 @@ impl Worker {
             Err(Rejection::Failure { failure, reopens }) => {
                 let topics = batch.deliveries.iter().map(|one| one.sent.topic.as_str());
                 self.fails(failure, &topics.collect::<Vec<_>>());
+                if let Some(outage) = &mut self.outage {
+                    outage.is_of_sending = true;
+                }
                 for delivery in batch.deliveries {
                     self.again(delivery, Schedule::again);
                 }
@@ -297,8 +305,11 @@ impl Worker {
     fn fails(&mut self, failure: Failure, topics: &[&str]) {
         self.attempts.fails(None, failure, topics.iter().copied());
         let now = Instant::now();
-        let outage =
-            self.outage.get_or_insert_with(|| Outage { delays: delays(RETRY_DELAYS), until: now });
+        let outage = self.outage.get_or_insert_with(|| Outage {
+            delays: delays(RETRY_DELAYS),
+            until: now,
+            is_of_sending: false,
+        });
         // Requests that were under way together fail together.
         if outage.until <= now {
             outage.until = now + outage.delays.next().unwrap_or(RETRY_DELAYS[1]);

@@ -8,7 +8,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 
 use super::fixture::{RabbitFixture, shared};
 
-const STACK: &str = include_str!("../../docker/compose.yaml");
+const STACK: &str = include_str!("../../../docker/compose.yaml");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_do_not_fit_are_errors() {

@@ -14,14 +14,14 @@ use walpost_bed::{Postgres, eventually};
 
 use super::fixture::SqsFixture;
 
-#[path = "../../examples/consumers/sqs/main.rs"]
+#[path = "../../../examples/consumers/sqs/main.rs"]
 #[allow(dead_code, reason = "the program's own start")]
 mod program;
 
-const PROGRAM: &str = include_str!("../../examples/consumers/sqs/main.rs");
-const TABLES: &str = include_str!("../../sql/consumer_dedupe.sql");
-const TURNOVER: &str = include_str!("../../examples/consumers/turnover.sql");
-const PAGE: &str = include_str!("../../docs/sqs.md");
+const PROGRAM: &str = include_str!("../../../examples/consumers/sqs/main.rs");
+const TABLES: &str = include_str!("../../../sql/consumer_dedupe.sql");
+const TURNOVER: &str = include_str!("../../../examples/consumers/turnover.sql");
+const PAGE: &str = include_str!("../../../docs/sqs.md");
 
 #[test]
 fn page_quotes_the_program() {

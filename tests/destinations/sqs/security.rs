@@ -1,8 +1,10 @@
 //! TLS, and credentials: right, wrong, missing, and changed while walpost runs.
 
+use std::time::{Duration, Instant};
+
 use tempfile::TempDir;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
-use walpost_bed::{CertificateAuthority, ElasticMq, WalpostBuilder};
+use walpost_bed::{CertificateAuthority, ElasticMq, WalpostBuilder, eventually};
 
 use super::fixture::SqsFixture;
 use super::front::{Deed, Front, Received};
@@ -75,9 +77,13 @@ async fn revoked_right_is_waited_for() {
     let walpost = fixture.run().await;
     fixture.insert(3, 3).await;
     fixture.assert_exact().await;
-    front.does(denied);
+    // The queue can still be asked about, which is no reason to send at once again.
+    front.does(move |request| if request.is_batch() { denied(request) } else { Deed::Pass });
     fixture.insert(3, 3).await;
     walpost.await_line("not authorized", SHORT_TIMEOUT).await;
+    let (begun, sent) = (Instant::now(), front.batches().len());
+    eventually(LONG_TIMEOUT, "it sends again", async || front.batches().len() >= sent + 5).await;
+    assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());
     front.does(|_| Deed::Pass);
     fixture.assert_exact().await;
     walpost.await_line("delivering to Amazon SQS again", SHORT_TIMEOUT).await;

@@ -1,4 +1,4 @@
-//! The consumer of docs/redis.md acts once on each event, though it is killed in between.
+//! The consumer of docs/nats.md acts once on each event, though it is killed in between.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use tokio::time::timeout;
 use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 use walpost_bed::{Postgres, eventually};
 
-use super::fixture::{RedisFixture, STREAM};
+use super::fixture::{NatsFixture, STREAM};
 
-#[path = "../../examples/consumers/redis/main.rs"]
+#[path = "../../../examples/consumers/nats/main.rs"]
 #[allow(dead_code, reason = "the program's own start")]
 mod program;
 
-const PROGRAM: &str = include_str!("../../examples/consumers/redis/main.rs");
-const TABLES: &str = include_str!("../../examples/consumers/redis/tables.sql");
-const TURNOVER: &str = include_str!("../../examples/consumers/turnover.sql");
-const PAGE: &str = include_str!("../../docs/redis.md");
+const PROGRAM: &str = include_str!("../../../examples/consumers/nats/main.rs");
+const TABLES: &str = include_str!("../../../examples/consumers/nats/tables.sql");
+const TURNOVER: &str = include_str!("../../../examples/consumers/turnover.sql");
+const PAGE: &str = include_str!("../../../docs/nats.md");
 
 #[test]
 fn page_quotes_the_program() {
     let (_, quoted) = PAGE.split_once("```rust\n").expect("a program");
     let (quoted, _) = quoted.split_once("```").expect("its end");
     let quoted = quoted.trim();
-    assert!(PROGRAM.contains(quoted), "docs/redis.md is not a part of the program");
-    assert!(PAGE.contains(TABLES.trim()), "docs/redis.md does not have the table");
+    assert!(PROGRAM.contains(quoted), "docs/nats.md is not a part of the program");
+    assert!(PAGE.contains(TABLES.trim()), "docs/nats.md does not have the table");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumer_acts_once_on_each_event() {
-    let fixture = RedisFixture::new().await;
+    let fixture = NatsFixture::new().await;
     let postgres: &Postgres = &fixture.inner.postgres;
     postgres.execute(TABLES).await;
     postgres.execute(TURNOVER).await;

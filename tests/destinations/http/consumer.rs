@@ -9,14 +9,14 @@ use walpost_bed::{Port, Postgres};
 
 use super::fixture::HttpFixture;
 
-#[path = "../../examples/consumers/http/main.rs"]
+#[path = "../../../examples/consumers/http/main.rs"]
 #[allow(dead_code, reason = "the program's own start")]
 mod program;
 
-const PROGRAM: &str = include_str!("../../examples/consumers/http/main.rs");
-const TABLES: &str = include_str!("../../sql/consumer_dedupe.sql");
-const TURNOVER: &str = include_str!("../../examples/consumers/turnover.sql");
-const PAGE: &str = include_str!("../../docs/http.md");
+const PROGRAM: &str = include_str!("../../../examples/consumers/http/main.rs");
+const TABLES: &str = include_str!("../../../sql/consumer_dedupe.sql");
+const TURNOVER: &str = include_str!("../../../examples/consumers/turnover.sql");
+const PAGE: &str = include_str!("../../../docs/http.md");
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 #[test]

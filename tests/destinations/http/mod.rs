@@ -1,0 +1,11 @@
+//! An HTTP server, which records the requests that it has accepted.
+
+mod configuration;
+mod consumer;
+mod fixture;
+mod kills;
+mod outages;
+mod poison;
+mod receiver;
+mod requests;
+mod security;

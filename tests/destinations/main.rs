@@ -1,0 +1,11 @@
+//! End to end: the walpost binary between a real PostgreSQL and a real server of each destination
+//! beside Kafka, verified by the oracle on what a consumer read.
+
+// Nothing is reachable from outside a test's program.
+#![allow(unreachable_pub)]
+
+mod http;
+mod nats;
+mod rabbitmq;
+mod redis;
+mod sqs;

@@ -1,0 +1,12 @@
+//! NATS JetStream: whatever fails, each event is in the stream once.
+
+mod configuration;
+mod consumer;
+mod durability;
+mod fixture;
+mod kills;
+mod messages;
+mod outages;
+mod ownership;
+mod poison;
+mod security;

@@ -1,0 +1,10 @@
+//! RabbitMQ: each event arrives, in order for each key.
+
+mod configuration;
+mod consumer;
+mod fixture;
+mod kills;
+mod messages;
+mod outages;
+mod poison;
+mod security;

@@ -1,0 +1,12 @@
+//! Redis Streams: whatever fails, each event is in the stream once.
+
+mod configuration;
+mod consumer;
+mod durability;
+mod entries;
+mod fixture;
+mod kills;
+mod outages;
+mod ownership;
+mod poison;
+mod security;
