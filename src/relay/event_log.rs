@@ -98,7 +98,8 @@ impl EventLog {
                 self.down.get_or_insert(Down { reason, at, refused: false, logged: false });
             }
             Condition::Unauthenticated(reason) => {
-                let fix = "restore the password of walpost's user, or put the new one where walpost reads it";
+                let Peer { name, credentials, .. } = self.peer;
+                let fix = format!("restore what {name} accepts, or correct {credentials}");
                 let reason = line(&format!("the credentials are refused: {reason}; {fix}"));
                 // A broker that rejects credentials also closes the connection, before or after.
                 if self.down.as_ref().is_none_or(|down| !down.refused) {
@@ -134,7 +135,7 @@ impl EventLog {
         SinkState { delivered, in_flight, failed, open, now }: SinkState<impl FnOnce() -> bool>,
     ) {
         let was_logged = self.is_outage_logged();
-        let matters = in_flight > 0 || delivered == 0;
+        let matters = |down: &Down| in_flight > 0 || delivered == 0 || down.refused;
         if in_flight == 0 && !failed && self.is_outage() && open() {
             let since = *self.idle_since.get_or_insert(now);
             if now.saturating_duration_since(since) >= IDLE {
@@ -147,7 +148,7 @@ impl EventLog {
         match &mut self.down {
             Some(down) if down.at.is_some_and(|at| delivered > at) => self.down = None,
             // A connection that closes while nothing is to be sent is not logged.
-            Some(down) if matters && !down.logged => {
+            Some(down) if matters(down) && !down.logged => {
                 down.logged = true;
                 tracing::warn!(
                     reason = %down.reason,
@@ -178,11 +179,7 @@ impl EventLog {
             let policy = if topic.is_some() { Policy::DeadLetter } else { Policy::Skip };
             metrics.poisoned(cause, policy.name());
             if let Some(topic) = topic {
-                tracing::warn!(
-                    cause,
-                    topic,
-                    "{origin}, {poison}: written to the dead-letter topic"
-                );
+                tracing::warn!(cause, topic, "{origin}, {poison}: goes to the dead-letter topic");
             } else {
                 tracing::warn!(cause, "{origin}, {poison}: skipped");
             }
@@ -303,6 +300,23 @@ mod tests {
         assert_eq!(event_log.trouble(), Some("fatal"), "not for long enough");
         update(&mut event_log, 7, 0, true, IDLE * 8);
         assert_eq!(event_log.trouble(), None);
+    }
+
+    /// A connection that is lost while nothing is to be sent may be there again in time: refused
+    /// credentials will not.
+    #[test]
+    fn only_refused_credentials_are_logged_while_nothing_is_to_be_sent() {
+        for (condition, is_logged) in
+            [(unreachable(), false), (Condition::Unauthenticated("no".into()), true)]
+        {
+            let mut event_log = EventLog::of(&KAFKA);
+            event_log.on_condition(condition, 7);
+            update(&mut event_log, 7, 0, false, Duration::ZERO);
+            assert_eq!(event_log.trouble().is_some(), is_logged);
+            update(&mut event_log, 7, 1, false, Duration::ZERO);
+            let trouble = event_log.trouble().expect("something is to be sent");
+            assert_eq!(trouble.contains("correct security.protocol"), is_logged, "{trouble}");
+        }
     }
 
     #[test]

@@ -130,7 +130,7 @@ async fn dead_letter_contains_the_event_and_its_cause() {
         let fields = letter.header("walpost.fields").expect("the other fields");
         let fields: Value = serde_json::from_str(fields).expect("JSON");
         assert_eq!(fields["event_type"], "placed");
-        assert!(walpost.said("written to the dead-letter topic"), "{:?}", walpost.stderr());
+        assert!(walpost.said("goes to the dead-letter topic"), "{:?}", walpost.stderr());
         stop(walpost).await;
     }
 }

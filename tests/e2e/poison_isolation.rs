@@ -116,7 +116,7 @@ async fn all_poison_of_a_transaction_is_diverted_in_order_and_logged() {
     let setup = PoisonFixture::new(Kafka::shared().await).await;
     for (policy, says, letters) in [
         ("skip", ": skipped", &[][..]),
-        ("dead_letter", ": written to the dead-letter topic", &[0, 2, 4, 5, 7, 9]),
+        ("dead_letter", ": goes to the dead-letter topic", &[0, 2, 4, 5, 7, 9]),
     ] {
         let from = if policy == "skip" { 0 } else { 100 };
         let walpost = setup.run(policy).await;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 
 use super::signature::Signers;
 use super::url::HttpUrl;
@@ -24,6 +24,21 @@ pub struct HttpConfig {
     pub lanes: u16,
     /// How long an answer may take.
     pub timeout: Duration,
+}
+
+impl HttpConfig {
+    /// What an endpoint says, without what is secret in walpost's own request: some repeat it.
+    pub(super) fn redacted(&self, said: &str) -> String {
+        let secret = self.authorization.as_ref().map_or("", |secret| secret.expose_secret());
+        let mut text = said.to_owned();
+        // The value, and the token behind its scheme.
+        for part in [Some(secret), secret.split_whitespace().last()].into_iter().flatten() {
+            if !part.is_empty() {
+                text = text.replace(part, "[redacted]");
+            }
+        }
+        text
+    }
 }
 
 /// Where the endpoint is read again.

@@ -56,6 +56,21 @@ struct Open {
 /// Nothing more is to be sent: the sink is gone.
 struct Gone;
 
+/// Why a request has no answer.
+enum Unanswered {
+    /// The connection was not there, or ended.
+    Lost(Failure),
+    /// The answer took too long.
+    Late(Failure),
+}
+
+impl Unanswered {
+    fn verdict(self) -> Verdict {
+        let (Self::Lost(failure) | Self::Late(failure)) = self;
+        Verdict::Later(failure, None)
+    }
+}
+
 impl Lane {
     pub(super) fn new(
         number: u16,
@@ -154,34 +169,35 @@ impl Lane {
         let was_open = self.open.as_ref().is_some_and(Open::is_usable);
         match self.exchange(delivery).await {
             // The server may have closed an idle connection meanwhile.
-            Err(_) if was_open => match self.exchange(delivery).await {
-                Ok(verdict) => verdict,
-                Err(failure) => Verdict::Later(failure, None),
-            },
-            Ok(verdict) => verdict,
-            Err(failure) => Verdict::Later(failure, None),
+            Err(Unanswered::Lost(_)) if was_open => {
+                self.exchange(delivery).await.unwrap_or_else(Unanswered::verdict)
+            }
+            answered => answered.unwrap_or_else(Unanswered::verdict),
         }
     }
 
     /// One request and its answer. The connection is closed unless it can be used again.
-    async fn exchange(&mut self, delivery: &Delivery) -> Result<Verdict, Failure> {
-        self.ready().await?;
+    async fn exchange(&mut self, delivery: &Delivery) -> Result<Verdict, Unanswered> {
+        self.ready().await.map_err(Unanswered::Lost)?;
         let Some(mut open) = self.open.take() else {
-            return Err(Failure::Unreachable("the connection was lost".to_owned()));
+            let failure = Failure::Unreachable("the connection was lost".to_owned());
+            return Err(Unanswered::Lost(failure));
         };
         let address = open.config.url.address();
-        let lost = |error: &dyn ToString| {
+        let unreachable = |error: &dyn ToString| {
             Failure::Unreachable(format!("{address}: {}", error.to_string()))
         };
+        let lost = |error: &dyn ToString| Unanswered::Lost(unreachable(error));
         let request = request(delivery, &open.config).map_err(|reason| lost(&reason))?;
         let limit = open.config.timeout;
         let answered = timeout(limit, async {
             let sender = &mut open.connection.sender;
             sender.ready().await?;
             let answer = sender.send_request(request).await?;
-            Ok::<_, hyper::Error>(read(answer).await)
+            Ok::<_, hyper::Error>(read(answer, &open.config).await)
         });
-        let answered = answered.await.map_err(|_| lost(&format!("no answer within {limit:?}")))?;
+        let late = |_| Unanswered::Late(unreachable(&format!("no answer within {limit:?}")));
+        let answered = answered.await.map_err(late)?;
         let (head, said) = answered.map_err(|error| lost(&error))?;
         let verdict = verdict(&address, head.status, &head.headers, said.as_deref().unwrap_or(""));
         if said.is_some() {
@@ -243,12 +259,15 @@ fn request(delivery: &Delivery, config: &HttpConfig) -> Result<Request<Full<Byte
 }
 
 /// The head of an answer, and the beginning of its body; `None` if it was not read to its end.
-async fn read(answer: Response<Incoming>) -> (hyper::http::response::Parts, Option<String>) {
+async fn read(
+    answer: Response<Incoming>,
+    config: &HttpConfig,
+) -> (hyper::http::response::Parts, Option<String>) {
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, ANSWER_MAX).collect().await.ok();
     let said = body.map(|body| {
         let text = body.to_bytes();
-        at_most(SHOWN, String::from_utf8_lossy(&text).trim())
+        at_most(SHOWN, config.redacted(&String::from_utf8_lossy(&text)).trim())
     });
     (head, said)
 }

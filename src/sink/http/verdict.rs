@@ -74,6 +74,9 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            LONGEST_WAIT
+        }
         Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default(),
     };
     Some(wait.min(LONGEST_WAIT))
@@ -119,8 +122,15 @@ mod tests {
             retry_after(&headers, now).map(|wait| wait.as_secs())
         };
         assert_eq!(
-            [after("7"), after("99999"), after("x"), after("-1")],
-            [Some(7), Some(300), None, None]
+            [
+                after("7"),
+                after("99999"),
+                after("99999999999999999999"),
+                after("x"),
+                after("-1"),
+                after("")
+            ],
+            [Some(7), Some(300), Some(300), None, None, None]
         );
         assert_eq!(after("Sun, 06 Nov 1994 08:49:47 GMT"), Some(10));
         assert_eq!(after("Sun, 06 Nov 1994 08:00:00 GMT"), Some(0));

@@ -73,6 +73,9 @@ impl Failure {
             ACCESS_REFUSED if text.contains("ACCESS_REFUSED - Login") => {
                 Self::Unauthenticated(text)
             }
+            NOT_ALLOWED if text.contains("not found") => Self::Missing(format!(
+                "{text} (create the virtual host, or correct it in rabbitmq.url)"
+            )),
             ACCESS_REFUSED | NOT_ALLOWED => Self::Unauthorized(format!(
                 "{text} (docs/rabbitmq.md lists what walpost's user needs to be allowed)"
             )),
@@ -109,7 +112,8 @@ mod tests {
                 "ACCESS_REFUSED - write access to exchange 'o' in vhost '/' refused",
                 "unauthorized",
             ),
-            (530, "NOT_ALLOWED - vhost eu not found", "unauthorized"),
+            (530, "NOT_ALLOWED - vhost eu not found", "missing"),
+            (530, "NOT_ALLOWED - access to vhost 'eu' refused for user 'w'", "unauthorized"),
             (404, "NOT_FOUND - no exchange 'o' in vhost '/'", "missing"),
             (320, "CONNECTION_FORCED - broker forced connection closure", "unreachable"),
             (406, "PRECONDITION_FAILED - x", "unusable"),

@@ -57,17 +57,23 @@ impl Connection {
     pub(crate) async fn open(config: SqsConfig) -> Result<(Self, [Option<Facts>; 2]), Failure> {
         let client = client(&config).await?;
         let connection = Self { client, config };
-        let mut facts = [None, None];
-        for kind in QueueKind::ALL {
-            if let Some(queue) = connection.config.queue(kind) {
-                facts[kind as usize] = Some(connection.facts(queue).await?);
-            }
-        }
+        let facts = connection.facts().await?;
         Ok((connection, facts))
     }
 
+    /// What the queues are.
+    pub(super) async fn facts(&self) -> Result<[Option<Facts>; 2], Failure> {
+        let mut facts = [None, None];
+        for kind in QueueKind::ALL {
+            if let Some(queue) = self.config.queue(kind) {
+                facts[kind as usize] = Some(self.facts_of(queue).await?);
+            }
+        }
+        Ok(facts)
+    }
+
     /// The attributes of a queue that has to be there, and be a FIFO queue.
-    async fn facts(&self, queue: &QueueUrl) -> Result<Facts, Failure> {
+    async fn facts_of(&self, queue: &QueueUrl) -> Result<Facts, Failure> {
         let asked = self
             .client
             .get_queue_attributes()

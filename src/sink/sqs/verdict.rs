@@ -121,8 +121,14 @@ where
     if let Some(rejection) = code.and_then(|code| of_code(code, said.clone())) {
         return rejection;
     }
-    let reason = format!("{said} (status {status}; it is tried again)");
-    // Of a proxy in between, which says no more.
+    // The others are of a proxy in between, which says no more.
+    if status == 413 {
+        let reason = format!("{said} (status {status})");
+        let refusal = Refusal { ground: Ground::Size, may_pass: false, reason };
+        return Rejection::Content(refusal);
+    }
+    let is_strange = if status < 400 { ", as SQS does not: see what else is there" } else { "" };
+    let reason = format!("{said}{is_strange} (status {status}; it is tried again)");
     let failure = match status {
         401 | 403 | 407 => Failure::Unauthenticated(reason),
         _ => Failure::Unusable(reason),

@@ -4,6 +4,7 @@
 //! over. What fails for one message delays its group alone.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 
-use super::client::Connection;
+use super::client::{Connection, Facts};
 use super::config::SqsSource;
 use super::message::{Limits, Message};
 use super::schedule::{Batch, Delivery, Group, Schedule};
@@ -30,6 +31,9 @@ const REQUESTS_MAX: usize = 16;
 
 /// Minimum and maximum delay between two attempts.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
+
+/// How often the limits of the queues are read again.
+const LIMITS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What fails and recovers by itself: a group, or (`None`) the queues.
 pub(super) type Lane = Option<Group>;
@@ -117,9 +121,7 @@ impl Worker {
             };
             match opened {
                 Ok((connection, facts)) => {
-                    let events = facts[0].as_ref().map(|facts| facts.limits);
-                    let letters = facts[1].as_ref().map(|facts| facts.limits).or(events);
-                    self.limits.send_replace(events.zip(letters).map(|(one, two)| [one, two]));
+                    self.note_limits(&facts);
                     if self.outage.as_ref().is_none_or(|outage| !outage.is_of_sending) {
                         self.works();
                     }
@@ -130,7 +132,14 @@ impl Worker {
         }
     }
 
+    fn note_limits(&self, facts: &[Option<Facts>; 2]) {
+        let events = facts[0].as_ref().map(|facts| facts.limits);
+        let letters = facts[1].as_ref().map(|facts| facts.limits).or(events);
+        self.limits.send_replace(events.zip(letters).map(|(one, two)| [one, two]));
+    }
+
     async fn serve(&mut self, connection: &Connection) -> Ended {
+        let mut facts = pin!(facts_later(connection));
         let mut requests: FuturesUnordered<BoxFuture<'_, Answered>> = FuturesUnordered::new();
         let mut reopens = false;
         loop {
@@ -164,6 +173,14 @@ impl Worker {
                     None => return Ended::Gone,
                     Some(more) => self.push(more),
                 },
+                found = &mut facts => {
+                    // What is known from before is still used if nothing is found.
+                    match found {
+                        Ok(found) => self.note_limits(&found),
+                        Err(failure) => tracing::debug!(?failure, "cannot ask about the queues"),
+                    }
+                    facts.set(facts_later(connection));
+                }
                 () = due => {}
             }
         }
@@ -315,6 +332,12 @@ impl Worker {
             outage.until = now + outage.delays.next().unwrap_or(RETRY_DELAYS[1]);
         }
     }
+}
+
+/// What the queues are, after a while.
+async fn facts_later(connection: &Connection) -> Result<[Option<Facts>; 2], Failure> {
+    sleep(LIMITS_INTERVAL).await;
+    connection.facts().await
 }
 
 async fn send(connection: &Connection, batch: Batch) -> Answered {

@@ -128,13 +128,22 @@ async fn wrong_url_is_said_and_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answer_that_does_not_come_is_waited_for_no_longer_than_configured() {
     let fixture = HttpFixture::new().await.configured("[http]\ntimeout = '300ms'\n");
-    fixture.receiver.answers(|_| Answer { after: Duration::from_secs(60), ..Answer::of(200) });
     let walpost = fixture.run().await;
     fixture.insert(1, 1).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.receiver.answers(|_| Answer { after: Duration::from_secs(60), ..Answer::of(200) });
+    fixture.insert(1, 1).await;
     walpost.await_line("no answer within 300ms", SHORT_TIMEOUT).await;
+    eventually(LONG_TIMEOUT, "it is sent again", async || fixture.receiver.requests().len() >= 3)
+        .await;
     fixture.receiver.answers(|_| Answer::of(200));
     fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!(fixture.receiver.accepted().len(), 1);
+    let accepted = fixture.receiver.accepted().len();
+    assert_eq!(accepted, 2);
+    // It is not sent again at once, as after a lost connection.
+    let requests = fixture.receiver.requests();
+    let pause = requests[2].at - requests[1].at;
+    assert!(pause >= Duration::from_millis(400), "{pause:?}");
     stop(walpost).await;
 }
 

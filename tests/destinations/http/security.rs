@@ -71,6 +71,24 @@ async fn authorization_is_sent_and_a_wrong_one_ends_the_start() {
     stop(right).await;
 }
 
+/// An endpoint's error page may repeat the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn authorization_that_an_endpoint_repeats_is_not_logged() {
+    let fixture = HttpFixture::new().await;
+    fixture.receiver.answers(|request| {
+        let body = format!("denied: {}", request.header("authorization").unwrap_or_default());
+        Answer { body, ..Answer::of(500) }
+    });
+    fixture.insert(3, 3).await;
+    let command = fixture.command("run").env("WALPOST_HTTP_AUTHORIZATION", "Bearer t0ken");
+    let walpost = command.start();
+    walpost.await_line("denied: [redacted]", SHORT_TIMEOUT).await;
+    assert!(!walpost.said("t0ken"), "{:?}", walpost.stderr());
+    fixture.receiver.answers(|_| Answer::of(200));
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_with_a_private_authority_is_used_and_verified() {
     let (authority, stranger) = (CertificateAuthority::new(), CertificateAuthority::new());

@@ -1,7 +1,8 @@
 //! Undeliverable events, with each policy.
 
+use serde_json::json;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
-use walpost_bed::{Consumed, QueuedMessage};
+use walpost_bed::{Consumed, QueuedMessage, eventually};
 
 use super::fixture::SqsFixture;
 use super::front::{Deed, Front, Received};
@@ -154,4 +155,44 @@ async fn binary_payload_is_undeliverable_unless_it_is_text() {
     let records = fixture.records().await;
     let values: Vec<_> = records.iter().map(|record| record.value.clone()).collect();
     assert_eq!(values, [Some(b"text".to_vec()), Some(Vec::new())]);
+}
+
+/// A proxy in between accepts less than SQS, and does not say which message is at fault.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batch_that_is_too_large_for_a_proxy_is_sent_one_by_one() {
+    let (fixture, front) = SqsFixture::behind_front().await;
+    front.does(|request| match request.entries().len() {
+        ..=1 => Deed::Pass,
+        _ => Deed::Error(413, "TooMuch", "for a proxy"),
+    });
+    fixture.insert(20, 20).await;
+    let walpost = fixture.run().await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: make long"]
+async fn raised_size_limit_is_noticed() {
+    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = fixture.configured("[poison]\ntoo_large = 'skip'\n");
+    front.does(|request| match request.action.as_str() {
+        "GetQueueAttributes" => Deed::Answer(json!({
+            "Attributes": { "FifoQueue": "true", "MaximumMessageSize": "2000" }
+        })),
+        _ => Deed::Pass,
+    });
+    let walpost = fixture.run().await;
+    let large = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+                 VALUES ('order', 'k', 'placed', to_jsonb(repeat('x', 3000)))";
+    fixture.inner.postgres.execute(large).await;
+    walpost.await_line("MaximumMessageSize", SHORT_TIMEOUT).await;
+    front.does(|_| Deed::Pass);
+    eventually(LONG_TIMEOUT, "it is accepted", async || {
+        fixture.inner.postgres.execute(large).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        !fixture.records().await.is_empty()
+    })
+    .await;
+    stop(walpost).await;
 }
