@@ -5,6 +5,7 @@
 #![allow(unreachable_pub)]
 
 mod http;
+mod kills;
 mod nats;
 mod rabbitmq;
 mod redis;

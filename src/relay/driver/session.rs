@@ -103,6 +103,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
             };
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
                 standby.observe(holder);
+                let confirmed = holder.confirmed;
+                if self.is_superseded(&standby, confirmed)
+                    && !self.discard_in_flight(confirmed).await?
+                {
+                    return Ok(Opened::Stopped);
+                }
             }
             let Some(limit) = self.retry_limit(&error, &standby) else {
                 return Ok(Opened::Failed(OpenError { error, announcement }));
@@ -176,6 +182,17 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 received: self.session.received.clone(),
             },
         }
+    }
+
+    /// Whether another walpost, which has confirmed this position, publishes what this one still has in
+    /// flight: sent from here as well, it would arrive behind later events. A destination that refuses
+    /// that needs no care.
+    fn is_superseded(&self, standby: &Standby, confirmed: Lsn) -> bool {
+        let is_fenced = self.core.is_exactly_once() || self.sink.is_fenced_by_state();
+        standby.is_after_another()
+            && confirmed > self.core.flush_lsn()
+            && self.core.in_flight().0 > 0
+            && !is_fenced
     }
 
     /// Another instance has delivered everything up to `start` since then, so the records in flight

@@ -8,6 +8,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Major, Postgres, SinkFixture};
 
 use super::receiver::Receiver;
+use crate::kills::Promise;
 
 pub struct HttpFixture {
     pub receiver: Receiver,
@@ -67,5 +68,11 @@ impl HttpFixture {
         let verdict = self.judge_with(&rolled_back).await;
         verdict.assert_ok();
         verdict
+    }
+}
+
+impl Promise for HttpFixture {
+    async fn assert_kept(&self, rolled_back: &[String]) {
+        self.judge_with(rolled_back).await.assert_ok();
     }
 }

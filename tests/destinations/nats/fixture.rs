@@ -7,6 +7,8 @@ use walpost_bed::oracle::Verdict;
 use walpost_bed::writer::Writer;
 use walpost_bed::{Consumed, Major, Nats, NatsBuilder, Postgres, SinkFixture};
 
+use crate::kills::Promise;
+
 /// The configured stream.
 pub const STREAM: &str = "orders";
 
@@ -89,5 +91,11 @@ impl NatsFixture {
         let rolled_back = writer.stop().await;
         self.confirmed(LONG_TIMEOUT).await;
         self.judge_with(&rolled_back).await.assert_exact();
+    }
+}
+
+impl Promise for NatsFixture {
+    async fn assert_kept(&self, rolled_back: &[String]) {
+        self.judge_with(rolled_back).await.assert_exact();
     }
 }

@@ -13,6 +13,8 @@ use walpost_bed::{
     CertificateAuthority, Consumed, Major, Postgres, RabbitMq, RabbitQueues, SinkFixture,
 };
 
+use crate::kills::Promise;
+
 /// What the page lists for a user of walpost's own: the exchange, and the default one for dead
 /// letters.
 const WRITES: &str = r"^(shared-\d+|amq\.default)$";
@@ -134,5 +136,11 @@ impl RabbitFixture {
         let rolled_back = writer.stop().await;
         self.confirmed(LONG_TIMEOUT).await;
         self.judge_with(&rolled_back).await.assert_ok();
+    }
+}
+
+impl Promise for RabbitFixture {
+    async fn assert_kept(&self, rolled_back: &[String]) {
+        self.judge_with(rolled_back).await.assert_ok();
     }
 }

@@ -12,6 +12,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Consumed, ElasticMq, Major, Postgres, SinkFixture};
 
 use super::front::Front;
+use crate::kills::Promise;
 
 /// Any credentials will do for ElasticMQ; nothing else is asked for some.
 pub const VARIABLES: &[(&str, &str)] = &[
@@ -111,5 +112,11 @@ impl SqsFixture {
         let rolled_back = writer.stop().await;
         self.confirmed(LONG_TIMEOUT).await;
         self.judge_with(&rolled_back).await
+    }
+}
+
+impl Promise for SqsFixture {
+    async fn assert_kept(&self, rolled_back: &[String]) {
+        self.judge_with(rolled_back).await.assert_exact();
     }
 }

@@ -1,9 +1,10 @@
 //! The demo behind `make demo`: a shop with an outbox, the walpost binary, and a consumer that
 //! reads everything back.
 //!
-//! It starts its own PostgreSQL and Kafka, or with `WALPOST_DEMO_SINK` set Redis, NATS, RabbitMQ or an
-//! HTTP receiver, kills walpost in the middle, verifies what was delivered, and exits; with `stay` it
-//! keeps running until Ctrl-C. It is not a benchmark: servers, shop and consumer share one machine.
+//! It starts its own PostgreSQL and Kafka, or with `WALPOST_DEMO_SINK` set Redis, NATS, RabbitMQ,
+//! an HTTP receiver or ElasticMQ in the place of SQS, kills walpost in the middle, verifies what was
+//! delivered, and exits; with `stay` it keeps running until Ctrl-C. It is not a benchmark: servers,
+//! shop and consumer share one machine.
 
 mod consumer;
 mod interactive;

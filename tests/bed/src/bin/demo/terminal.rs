@@ -30,6 +30,7 @@ impl Terminal {
             Some("redis") => "read back from Redis",
             Some("nats") => "read back from NATS",
             Some("rabbitmq") => "read back from RabbitMQ",
+            Some("sqs") => "read from the queue",
             Some(_) => "accepted by the HTTP receiver",
             None => "read back from Kafka",
         };
