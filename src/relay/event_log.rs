@@ -70,6 +70,16 @@ struct Down {
     /// Whether the credentials are the reason.
     refused: bool,
     logged: bool,
+    /// When it was first seen by [`EventLog::update`].
+    since: Option<Instant>,
+}
+
+impl Down {
+    /// Whether the credentials have been refused for so long that it is no accident of a connection.
+    fn stays_refused(&self, now: Instant) -> bool {
+        let is_long = |since| now.saturating_duration_since(since) >= IDLE * 2;
+        self.refused && self.since.is_some_and(is_long)
+    }
 }
 
 impl EventLog {
@@ -95,7 +105,13 @@ impl EventLog {
             Condition::Unreachable(reason) => {
                 let fix = self.peer.unreachable;
                 let (reason, at) = (line(&format!("{reason}; {fix}")), Some(delivered));
-                self.down.get_or_insert(Down { reason, at, refused: false, logged: false });
+                self.down.get_or_insert(Down {
+                    reason,
+                    at,
+                    refused: false,
+                    logged: false,
+                    since: None,
+                });
             }
             Condition::Unauthenticated(reason) => {
                 let Peer { name, credentials, .. } = self.peer;
@@ -104,12 +120,14 @@ impl EventLog {
                 // A broker that rejects credentials also closes the connection, before or after.
                 if self.down.as_ref().is_none_or(|down| !down.refused) {
                     let at = Some(delivered);
-                    self.down = Some(Down { reason, at, refused: true, logged: false });
+                    self.down =
+                        Some(Down { reason, at, refused: true, logged: false, since: None });
                 }
             }
             Condition::Stalled { reason, .. } => {
                 let reason = line(&reason);
-                self.down = Some(Down { reason, at: None, refused: false, logged: false });
+                self.down =
+                    Some(Down { reason, at: None, refused: false, logged: false, since: None });
             }
             Condition::Flowing => {
                 if let Some(down) = self.down.as_mut().filter(|down| down.at.is_none()) {
@@ -135,7 +153,10 @@ impl EventLog {
         SinkState { delivered, in_flight, failed, open, now }: SinkState<impl FnOnce() -> bool>,
     ) {
         let was_logged = self.is_outage_logged();
-        let matters = |down: &Down| in_flight > 0 || delivered == 0 || down.refused;
+        let is_needed = in_flight > 0 || delivered == 0;
+        if let Some(down) = &mut self.down {
+            down.since.get_or_insert(now);
+        }
         if in_flight == 0 && !failed && self.is_outage() && open() {
             let since = *self.idle_since.get_or_insert(now);
             if now.saturating_duration_since(since) >= IDLE {
@@ -148,7 +169,7 @@ impl EventLog {
         match &mut self.down {
             Some(down) if down.at.is_some_and(|at| delivered > at) => self.down = None,
             // A connection that closes while nothing is to be sent is not logged.
-            Some(down) if matters(down) && !down.logged => {
+            Some(down) if (is_needed || down.stays_refused(now)) && !down.logged => {
                 down.logged = true;
                 tracing::warn!(
                     reason = %down.reason,
@@ -312,8 +333,10 @@ mod tests {
             let mut event_log = EventLog::of(&KAFKA);
             event_log.on_condition(condition, 7);
             update(&mut event_log, 7, 0, false, Duration::ZERO);
+            assert_eq!(event_log.trouble(), None, "it may be an accident");
+            update(&mut event_log, 7, 0, false, IDLE * 2);
             assert_eq!(event_log.trouble().is_some(), is_logged);
-            update(&mut event_log, 7, 1, false, Duration::ZERO);
+            update(&mut event_log, 7, 1, false, IDLE * 2);
             let trouble = event_log.trouble().expect("something is to be sent");
             assert_eq!(trouble.contains("correct security.protocol"), is_logged, "{trouble}");
         }

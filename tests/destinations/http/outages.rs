@@ -131,16 +131,16 @@ async fn answer_that_does_not_come_is_waited_for_no_longer_than_configured() {
     let walpost = fixture.run().await;
     fixture.insert(1, 1).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    let (come, mut came) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut arrivals) = tokio::sync::mpsc::unbounded_channel();
     fixture.receiver.answers(move |_| {
-        come.send(Instant::now()).expect("the test waits");
+        sender.send(Instant::now()).expect("the test waits");
         Answer { after: Duration::from_secs(60), ..Answer::of(200) }
     });
     fixture.insert(1, 1).await;
     walpost.await_line("no answer within 300ms", SHORT_TIMEOUT).await;
     // It is not sent again at once, as after a lost connection.
-    let first = came.recv().await.expect("a request");
-    let pause = came.recv().await.expect("another one") - first;
+    let first = arrivals.recv().await.expect("a request");
+    let pause = arrivals.recv().await.expect("another one") - first;
     assert!(pause >= Duration::from_millis(400), "{pause:?}");
     fixture.receiver.answers(|_| Answer::of(200));
     fixture.confirmed(LONG_TIMEOUT).await;
