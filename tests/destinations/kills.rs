@@ -3,9 +3,9 @@
 
 use std::ops::Deref;
 
-use walpost_bed::SinkFixture;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, moment, stop};
 use walpost_bed::writer::Writer;
+use walpost_bed::{SinkFixture, Walpost};
 
 /// A fixture that knows what its destination promises.
 pub trait Promise: Deref<Target = SinkFixture> {
@@ -96,11 +96,12 @@ pub async fn both_killed(
 }
 
 /// The server is killed so many times, and walpost keeps running. `load`: transactions per second.
+/// `start_again` may look at what walpost says of it.
 pub async fn killed_server(
     fixture: &impl Promise,
     (times, load): (u32, u32),
     kill: impl AsyncFn(),
-    start_again: impl AsyncFn(),
+    start_again: impl AsyncFn(&Walpost),
 ) {
     let mut random = fastrand::Rng::with_seed(11);
     let walpost = fixture.run().await;
@@ -111,7 +112,7 @@ pub async fn killed_server(
         kill().await;
         writer.commits(10).await;
         moment(&mut random).await;
-        start_again().await;
+        start_again(&walpost).await;
     }
     writer.commits(30).await;
     assert_kept_after(fixture, writer).await;
@@ -132,6 +133,17 @@ pub async fn standby_takes_over(fixture: &impl Promise) {
     stop(standby).await;
 }
 
+/// Ends the sessions of an instance that is frozen, so that another one can take its slot.
+pub async fn end_sessions(fixture: &SinkFixture) {
+    for end in [
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots",
+        // It holds the lock on the slot's name, too.
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'",
+    ] {
+        fixture.inner.postgres.query_text(end).await;
+    }
+}
+
 /// walpost is frozen, another one takes its slot, and the first continues.
 pub async fn thawed_walpost(fixture: &impl Promise) {
     let frozen = fixture.run().await;
@@ -139,11 +151,7 @@ pub async fn thawed_walpost(fixture: &impl Promise) {
     writer.commits(50).await;
     frozen.pause();
     writer.commits(20).await;
-    let end = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
-    fixture.inner.postgres.query_text(end).await;
-    // It holds the lock on the slot's name, too.
-    let locks = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'";
-    fixture.inner.postgres.query_text(locks).await;
+    end_sessions(fixture).await;
     let other = fixture.run().await;
     writer.commits(50).await;
     frozen.resume();

@@ -42,13 +42,7 @@ async fn thawed_walpost_sends_little_behind_another_one() {
     fixture.insert(ROWS, 50).await;
     eventually(LONG_TIMEOUT, "it sends", async || received() > 100).await;
     frozen.pause();
-    for end in [
-        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots",
-        // It holds the lock on the slot's name, too.
-        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'",
-    ] {
-        fixture.inner.postgres.query_text(end).await;
-    }
+    kills::end_sessions(&fixture).await;
     let other = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
     let before = received();

@@ -1,5 +1,8 @@
 //! walpost and RabbitMQ are killed at random moments: each event arrives at least once, in order.
 
+use walpost_bed::Walpost;
+use walpost_bed::fixture::LONG_TIMEOUT;
+
 use super::fixture::RabbitFixture;
 use crate::kills;
 
@@ -30,6 +33,9 @@ async fn clean_stop_repeats_nothing() {
 async fn killed_rabbitmq_loses_nothing() {
     let fixture = RabbitFixture::alone().await;
     let server = &fixture.rabbit;
-    let (kill, start_again) = (async || server.kill9().await, async || server.start_again().await);
-    kills::killed_server(&fixture, (2, 300), kill, start_again).await;
+    let start_again = async |walpost: &Walpost| {
+        server.start_again().await;
+        walpost.await_line("delivering to RabbitMQ again", LONG_TIMEOUT).await;
+    };
+    kills::killed_server(&fixture, (2, 300), async || server.kill9().await, start_again).await;
 }

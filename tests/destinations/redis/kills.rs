@@ -1,5 +1,7 @@
 //! walpost and Redis are killed at random moments: each event is still in the stream once.
 
+use walpost_bed::Walpost;
+
 use super::fixture::RedisFixture;
 use crate::kills;
 
@@ -17,7 +19,8 @@ async fn walpost_that_dies_at_a_crash_point_repeats_nothing() {
 async fn killed_server_that_syncs_each_write_has_everything_once() {
     let fixture = RedisFixture::new().await;
     let server = &fixture.redis;
-    let (kill, start_again) = (async || server.kill9().await, async || server.start_again().await);
+    let (kill, start_again) =
+        (async || server.kill9().await, async |_: &Walpost| server.start_again().await);
     kills::killed_server(&fixture, (5, 400), kill, start_again).await;
 }
 

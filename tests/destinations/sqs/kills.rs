@@ -4,7 +4,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use walpost_bed::{ElasticMq, SinkFixture};
+use walpost_bed::{ElasticMq, SinkFixture, Walpost};
 
 use super::fixture::SqsFixture;
 use crate::kills::{self, Promise};
@@ -50,7 +50,8 @@ async fn lost_session_repeats_nothing_within_the_window() {
 async fn killed_server_loses_nothing() {
     let server = &Arc::new(ElasticMq::durable().await);
     let fixture = Forgetful(SqsFixture::with(Arc::clone(server)).await);
-    let (kill, start_again) = (async || server.kill9().await, async || server.start_again().await);
+    let (kill, start_again) =
+        (async || server.kill9().await, async |_: &Walpost| server.start_again().await);
     kills::killed_server(&fixture, (3, 30), kill, start_again).await;
 }
 
