@@ -14,13 +14,11 @@ mod rabbitmq;
 mod redis;
 mod sqs;
 
-use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use walpost_bed::fixture::program;
-use walpost_bed::{Major, Postgres, Walpost, WalpostBuilder};
+use walpost_bed::{Major, Postgres, Walpost, WalpostBuilder, pg_recvlogical};
 
 use crate::backlog::Shape;
 
@@ -128,7 +126,10 @@ impl Bench {
     async fn drain(&self, run: WalpostBuilder, all_there: impl Future<Output = ()>) -> Duration {
         let begun = Instant::now();
         let walpost = run.start();
-        all_there.await;
+        tokio::select! {
+            () = all_there => {}
+            () = ends(&walpost) => {}
+        }
         let elapsed = begun.elapsed();
         // Confirmed too, so that the next round begins behind it.
         walpost.terminate();
@@ -147,17 +148,7 @@ impl Bench {
     async fn receive(&self) -> Duration {
         let end = self.postgres.query_text("SELECT pg_current_wal_flush_lsn()").await;
         let end = end.expect("a position");
-        let begun = Instant::now();
-        let status = tokio::process::Command::new(pg_recvlogical())
-            .args(["--dbname", &self.postgres.url(), "--slot", "receiver", "--start"])
-            .args(["--endpos", &end, "--no-loop", "--file", "/dev/null"])
-            .args(["-o", "proto_version=1", "-o", "publication_names=walpost"])
-            .stdout(Stdio::null())
-            .status()
-            .await
-            .expect("pg_recvlogical runs");
-        assert!(status.success(), "pg_recvlogical: {status}");
-        let elapsed = begun.elapsed();
+        let elapsed = pg_recvlogical::receive(&self.postgres.url(), "receiver", &end, "").await;
         self.postgres.execute("SELECT pg_drop_replication_slot('receiver')").await;
         elapsed
     }
@@ -204,11 +195,12 @@ fn summary(mut ratios: Vec<f64>) -> String {
     format!("{:.2} ({least:.2} to {most:.2})", ratios[ratios.len() / 2])
 }
 
-/// `pg_recvlogical` of the machine's own PostgreSQL.
-fn pg_recvlogical() -> PathBuf {
-    let output = std::process::Command::new("pg_config").arg("--bindir").output();
-    let directory = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    PathBuf::from(directory.expect("pg_config runs")).join("pg_recvlogical")
+/// Panics when it ends.
+async fn ends(walpost: &Walpost) {
+    loop {
+        walpost.assert_runs();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// Waits for a command that ends by itself, successfully.

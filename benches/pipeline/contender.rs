@@ -142,6 +142,14 @@ impl Running {
         Process(pid.expect("it runs"))
     }
 
+    /// Panics when it has ended.
+    pub(crate) fn assert_runs(&self) {
+        match self {
+            Self::Walpost(walpost) => walpost.assert_runs(),
+            Self::Debezium(debezium) => assert!(debezium.pid().is_some(), "Debezium ended"),
+        }
+    }
+
     /// Awaits that it streams.
     pub(crate) async fn streams(&self, fixture: &Fixture, slot: &str) {
         if let Self::Walpost(walpost) = self {

@@ -75,7 +75,10 @@ async fn of_count(fixture: &Fixture, plan: &Plan, count: u32, report: &mut Repor
     let begun = CpuTimes::now(fixture, &databases);
     let written = write(&databases, seconds).await;
     begun.add_to(report, (&who, "at 10 rows/s each"), fixture, &databases);
-    let all = || read.load(Ordering::Relaxed) >= written;
+    let all = || {
+        databases.iter().for_each(|database| database.walpost.assert_runs());
+        read.load(Ordering::Relaxed) >= written
+    };
     seconds_until(Instant::now(), "every record is readable", all).await;
     let mut each = |name: &str, bytes: fn(Process) -> Option<u64>| {
         let sum: f64 = processes(&databases).map(|process| mebibytes(bytes(process))).sum();

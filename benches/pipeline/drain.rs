@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use crate::Plan;
 use crate::backlog::Shape;
 use crate::conditions::Conditions;
-use crate::contender::{Contender, seconds_until};
+use crate::contender::Contender;
 use crate::fixture::Fixture;
 use crate::other_writes::OtherTable;
 use crate::report::Report;
@@ -276,7 +276,7 @@ pub(crate) async fn run(
     trial.prepare(contender).await;
     let (server, begun) = (trial.fixture.server_cpu_time(), Instant::now());
     trial.start(contender).await;
-    let seconds = seconds_until(begun, "every record is readable", all).await;
+    let seconds = trial.seconds_until(begun, "every record is readable", all).await;
     let cpu_micros = trial.cpu_time().as_secs_f64() * 1e6 / rate(rows);
     let server_cpu_time = trial.fixture.server_cpu_time_since(server);
     let (peak_mebibytes, round_trips) = (trial.peak_mebibytes(), trial.take_round_trips());

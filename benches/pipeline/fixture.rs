@@ -1,11 +1,9 @@
 //! A database with an outbox and a Kafka, and the operations on both.
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio_postgres::Client;
-use walpost_bed::{Process, Walpost, WalpostBuilder, eventually};
+use walpost_bed::{Process, Walpost, WalpostBuilder, eventually, pg_recvlogical};
 
 use crate::Plan;
 use crate::conditions::Conditions;
@@ -138,18 +136,8 @@ impl Fixture {
     /// for its session.
     pub(crate) async fn receive(&self, base: &str, end: &str, options: &str) -> f64 {
         self.copy_slot(base, "receiver").await;
-        let begun = Instant::now();
-        let status = tokio::process::Command::new(pg_recvlogical())
-            .args(["--dbname", &self.servers.source, "--slot", "receiver", "--start"])
-            .args(["--endpos", end, "--no-loop", "--file", "/dev/null"])
-            .args(["-o", "proto_version=1", "-o", "publication_names=walpost"])
-            .env("PGOPTIONS", options)
-            .stdout(Stdio::null())
-            .status()
-            .await
-            .expect("pg_recvlogical runs");
-        assert!(status.success(), "pg_recvlogical: {status}");
-        let seconds = begun.elapsed().as_secs_f64();
+        let receive = pg_recvlogical::receive(&self.servers.source, "receiver", end, options);
+        let seconds = receive.await.as_secs_f64();
         self.drop_slot("receiver").await;
         seconds
     }
@@ -160,18 +148,4 @@ fn walpost(command: &str, source: &str, bootstrap: &str) -> WalpostBuilder {
         .arg(command)
         .args(["--source", source])
         .args(["--bootstrap-servers", bootstrap])
-}
-
-/// `pg_recvlogical` of the machine's own PostgreSQL.
-fn pg_recvlogical() -> PathBuf {
-    let output = Command::new("pg_config").arg("--bindir").output();
-    let directory = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    PathBuf::from(directory.expect("pg_config runs")).join("pg_recvlogical")
-}
-
-/// The version that it prints.
-pub(crate) fn pg_recvlogical_version() -> String {
-    let output = Command::new(pg_recvlogical()).arg("--version").output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.unwrap_or_else(|error| error.to_string())
 }

@@ -22,7 +22,7 @@ use tokio::time::sleep_until;
 use crate::Plan;
 use crate::backlog;
 use crate::conditions::Conditions;
-use crate::contender::{Contender, seconds_until};
+use crate::contender::Contender;
 use crate::fixture::Fixture;
 use crate::other_writes::OtherTable;
 use crate::report::Report;
@@ -165,7 +165,9 @@ async fn run(
     };
     let (wrote, counted) = (begun.elapsed(), counted.elapsed());
     let cpu = trial.cpu_time().saturating_sub(cpu);
-    seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0).await;
+    trial
+        .seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0)
+        .await;
     let part = report.part(&format!("{rate} rows/s"), conditions);
     let who = contender.map_or(Direct::name(conditions), Contender::name);
     if contender.is_some() {

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::Plan;
 use crate::backlog::Shape;
 use crate::conditions::Conditions;
-use crate::contender::{Contender, seconds_until};
+use crate::contender::Contender;
 use crate::fixture::Fixture;
 use crate::report::Report;
 use crate::trial::Trial;
@@ -43,7 +43,7 @@ async fn run(plan: &Plan, contender: Contender, report: &mut Report) {
     report.add(PART, who, "idle memory", "MiB", trial.mebibytes());
     Shape::OneTransaction.write(&fixture, &Conditions::default(), None, rows).await;
     let all = || read.load(Ordering::Relaxed) >= rows;
-    seconds_until(Instant::now(), "every record is readable", all).await;
+    trial.seconds_until(Instant::now(), "every record is readable", all).await;
     let name = format!("peak, one transaction of {rows} rows");
     report.add(PART, who, &name, "MiB", trial.peak_mebibytes());
     sleep(AFTERWARDS).await;

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use walpost_bed::{Debezium, Kafka};
+use walpost_bed::{Debezium, Kafka, pg_recvlogical};
 
 use crate::Plan;
 use crate::conditions::Conditions;
-use crate::fixture::pg_recvlogical_version;
 
 /// Values of one kind, one for each round.
 #[derive(Debug)]
@@ -54,7 +53,7 @@ impl Report {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let (own, pg_recvlogical) = (given.is_none(), pg_recvlogical_version());
+        let (own, pg_recvlogical) = (given.is_none(), pg_recvlogical::version());
         let machine = json!({
             "walpost": env!("CARGO_PKG_VERSION"),
             "librdkafka": rdkafka::util::get_rdkafka_version().1,

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::Plan;
 use crate::conditions::Conditions;
-use crate::contender::{Contender, seconds_until};
+use crate::contender::Contender;
 use crate::fixture::Fixture;
 use crate::report::Report;
 use crate::trial::Trial;
@@ -41,7 +41,7 @@ async fn run(fixture: &Fixture, contender: Contender, name: &str, report: &mut R
     let begun = Instant::now();
     trial.start(contender).await;
     let count = |count: usize| last.lock().expect("no panic").len() >= count;
-    seconds_until(begun, "the first record", || count(1)).await;
+    trial.seconds_until(begun, "the first record", || count(1)).await;
     let first = last.lock().expect("no panic")[0].saturating_duration_since(begun);
     report.add(PART, contender.name(), "start → first record", "s", first.as_secs_f64());
     let client = fixture.servers.client().await;
@@ -52,7 +52,7 @@ async fn run(fixture: &Fixture, contender: Contender, name: &str, report: &mut R
         trial.slot()
     );
     let confirmed = client.prepare(&confirmed).await.expect("a query");
-    seconds_until(begun, "the second record", || count(2)).await;
+    trial.seconds_until(begun, "the second record", || count(2)).await;
     let second = last.lock().expect("no panic")[1];
     while second.elapsed() < UNCONFIRMED {
         if client.query_one(&confirmed, &[]).await.expect("a slot").get(0) {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::message::BorrowedMessage;
 use walpost_bed::{Process, RoundTripProbe, Tail, Topics};
 
 use crate::conditions::Conditions;
-use crate::contender::{Contender, Running};
+use crate::contender::{Contender, Running, seconds_until};
 use crate::fixture::Fixture;
 use crate::report::{Report, mebibytes};
 use crate::topics::TopicNames;
@@ -124,6 +124,20 @@ impl<'a> Trial<'a> {
         for (running, slot) in self.running.iter().zip(&self.slots) {
             running.streams(self.fixture, &slot.name).await;
         }
+    }
+
+    /// Seconds since `begun` until `done`, while the contenders run.
+    pub(crate) async fn seconds_until(
+        &self,
+        begun: Instant,
+        what: &str,
+        done: impl Fn() -> bool,
+    ) -> f64 {
+        let done = || {
+            self.running.iter().for_each(Running::assert_runs);
+            done()
+        };
+        seconds_until(begun, what, done).await
     }
 
     pub(crate) fn topics(&self) -> &TopicNames {

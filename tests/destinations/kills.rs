@@ -1,29 +1,16 @@
 //! Kills, freezes and lost sessions that several destinations are tested with. What has to hold
 //! afterwards is up to each: see its [`Promise`].
 
-use std::ops::Deref;
-
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, moment, stop};
 use walpost_bed::writer::Writer;
 use walpost_bed::{SinkFixture, Walpost};
 
-/// A fixture that knows what its destination promises.
-pub trait Promise: Deref<Target = SinkFixture> {
-    /// Asserts that the destination has the rows as it promises, without those that were rolled back.
-    async fn assert_kept(&self, rolled_back: &[String]);
-}
+use crate::promise::Promise;
 
 /// Transactions that are committed per second.
 const LOAD: u32 = 300;
 
 const END_SESSION: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
-
-/// Once the writer has stopped and everything is confirmed.
-async fn assert_kept_after(fixture: &impl Promise, writer: Writer) {
-    let rolled_back = writer.stop().await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.assert_kept(&rolled_back).await;
-}
 
 /// walpost is killed at random moments; `meanwhile` is called while it is away.
 pub async fn killed_walpost(
@@ -40,7 +27,7 @@ pub async fn killed_walpost(
         meanwhile(&mut random).await;
     }
     let walpost = fixture.run().await;
-    assert_kept_after(fixture, writer).await;
+    fixture.assert_kept_after(writer).await;
     stop(walpost).await;
 }
 
@@ -71,7 +58,7 @@ pub async fn lost_sessions(fixture: &impl Promise) {
         fixture.inner.postgres.query_text(END_SESSION).await;
     }
     writer.commits(20).await;
-    assert_kept_after(fixture, writer).await;
+    fixture.assert_kept_after(writer).await;
     stop(walpost).await;
 }
 
@@ -91,7 +78,7 @@ pub async fn both_killed(
         start_again().await;
     }
     let walpost = fixture.run().await;
-    assert_kept_after(fixture, writer).await;
+    fixture.assert_kept_after(writer).await;
     stop(walpost).await;
 }
 
@@ -115,7 +102,7 @@ pub async fn killed_server(
         start_again(&walpost).await;
     }
     writer.commits(30).await;
-    assert_kept_after(fixture, writer).await;
+    fixture.assert_kept_after(writer).await;
     assert!(walpost.pid().is_some(), "it still runs: {:?}", walpost.stderr());
     stop(walpost).await;
 }
@@ -129,7 +116,7 @@ pub async fn standby_takes_over(fixture: &impl Promise) {
     active.kill9().await;
     standby.await_line("streaming from PostgreSQL", LONG_TIMEOUT).await;
     writer.commits(50).await;
-    assert_kept_after(fixture, writer).await;
+    fixture.assert_kept_after(writer).await;
     stop(standby).await;
 }
 
@@ -156,7 +143,7 @@ pub async fn thawed_walpost(fixture: &impl Promise) {
     writer.commits(50).await;
     frozen.resume();
     writer.commits(100).await;
-    assert_kept_after(fixture, writer).await;
+    fixture.assert_kept_after(writer).await;
     frozen.kill9().await;
     stop(other).await;
 }

@@ -7,6 +7,7 @@
 mod http;
 mod kills;
 mod nats;
+mod promise;
 mod rabbitmq;
 mod redis;
 mod sqs;

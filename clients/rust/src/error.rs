@@ -40,7 +40,7 @@ pub enum Error {
     },
     /// PostgreSQL or the connection failed, in tokio-postgres.
     #[cfg(feature = "tokio-postgres")]
-    #[error("{doing}: {}", crate::tokio_postgres::reason(source))]
+    #[error("{doing}: {}", reason_of(source))]
     TokioPostgres {
         /// What failed, such as `cannot insert events`.
         doing: &'static str,
@@ -55,4 +55,13 @@ pub enum Error {
     #[cfg(feature = "diesel-async")]
     #[error("cannot insert events: {0}")]
     Diesel(#[source] ::diesel::result::Error),
+}
+
+/// What PostgreSQL says, which tokio-postgres leaves to the source of its error.
+#[cfg(feature = "tokio-postgres")]
+pub(crate) fn reason_of(error: &::tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(error) => error.to_string(),
+        None => error.to_string(),
+    }
 }

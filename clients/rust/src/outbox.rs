@@ -180,11 +180,11 @@ impl Outbox {
             Form::Message { .. } => Statements::messages(),
             Form::Row { schema, table } => {
                 let id = inner.columns.iter().find(|column| column.field == Field::Id);
-                let duplicates = match (inner.ids, id) {
-                    (Ids::FromContent(what), Some(id)) => Some((what, id.name.as_str())),
+                let unique = match (inner.ids, id) {
+                    (Ids::FromContent(OnDuplicate::Ignore), Some(id)) => Some(id.name.as_str()),
                     _ => None,
                 };
-                Statements::rows(schema, table, &inner.columns, duplicates)
+                Statements::rows(schema, table, &inner.columns, unique)
             }
         };
         self

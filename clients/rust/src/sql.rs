@@ -4,7 +4,6 @@
 //! can keep them prepared. All parameters are `text`, or `text[]` with one element per event.
 
 use crate::columns::Column;
-use crate::outbox::OnDuplicate;
 
 /// The statements for one event, and for several.
 #[derive(Clone, Debug, Default)]
@@ -38,20 +37,20 @@ impl Statement {
 }
 
 impl Statements {
-    /// Inserts into a table.
+    /// Inserts into a table; not where a row has the same value in the column `unique`, if there
+    /// is one.
     pub(crate) fn rows(
         schema: &str,
         table: &str,
         columns: &[Column],
-        duplicates: Option<(OnDuplicate, &str)>,
+        unique: Option<&str>,
     ) -> Self {
         let names: Vec<_> = columns.iter().map(|column| quoted(&column.name)).collect();
         let into =
             format!("INSERT INTO {}.{} ({})", quoted(schema), quoted(table), names.join(", "));
-        let conflict = match duplicates {
-            Some((OnDuplicate::Ignore, id)) => format!(" ON CONFLICT ({}) DO NOTHING", quoted(id)),
-            Some((OnDuplicate::Fail, _)) | None => String::new(),
-        };
+        let conflict = unique
+            .map(|column| format!(" ON CONFLICT ({}) DO NOTHING", quoted(column)))
+            .unwrap_or_default();
 
         let mut one = vec![format!("{into} VALUES (")];
         let mut selected = Vec::new();
@@ -148,8 +147,7 @@ mod tests {
             name: "a\"b".to_owned(),
             r#type: ColumnType::Other { schema: "S\"".to_owned(), name: "kind".to_owned() },
         }];
-        let duplicates = Some((OnDuplicate::Ignore, "i\"d"));
-        let statements = Statements::rows("my\"schema", "Out\"box", &columns, duplicates);
+        let statements = Statements::rows("my\"schema", "Out\"box", &columns, Some("i\"d"));
         assert_eq!(
             statements.one.text,
             r#"INSERT INTO "my""schema"."Out""box" ("a""b") VALUES ($1::"S"""."kind") ON CONFLICT ("i""d") DO NOTHING"#

@@ -34,6 +34,7 @@ mod os_account;
 mod outage;
 pub mod page;
 mod patroni;
+pub mod pg_recvlogical;
 mod port;
 mod postgres;
 mod process;

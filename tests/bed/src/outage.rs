@@ -16,9 +16,6 @@ use crate::writer::{Writer, lsn};
 /// Ten minutes, unless the variable `WALPOST_OUTAGE_SECONDS` says otherwise.
 const AWAY: Duration = Duration::from_secs(600);
 
-/// Transactions a second, of three rows on average.
-const LOAD: u32 = 100;
-
 /// How long PostgreSQL waits for a client that does not answer.
 const SESSION_LIMIT: &str = "10s";
 
@@ -41,10 +38,12 @@ pub struct Outage {
     pub caught_up: Duration,
 }
 
-/// Runs walpost under load while the destination is away: `begin` takes it away, and `end` brings it
-/// back. Afterwards everything that was committed is confirmed, and walpost has stopped.
+/// Runs walpost under a load of so many transactions a second, of three rows on average, while the
+/// destination is away: `begin` takes it away, and `end` brings it back. Afterwards everything that was
+/// committed is confirmed, and walpost has stopped.
 pub async fn long_outage(
     fixture: &SinkFixture,
+    load: u32,
     begin: impl AsyncFnOnce(),
     end: impl AsyncFnOnce(),
 ) -> Outage {
@@ -59,7 +58,7 @@ pub async fn long_outage(
         .args(["--in-flight-bytes", "1MiB", "--admin-listen", "127.0.0.1:0"])
         .start();
     let endpoints = Endpoints::of(&walpost).await;
-    let writer = Writer::start(postgres, LOAD);
+    let writer = Writer::start(postgres, load);
     writer.commits(100).await;
     eventually(SHORT_TIMEOUT, "walpost is ready", async || endpoints.are_ready().await).await;
 
@@ -94,7 +93,7 @@ pub async fn long_outage(
     }
     end().await;
     let ended = Instant::now();
-    writer.commits(u64::from(LOAD)).await;
+    writer.commits(u64::from(load)).await;
     let rolled_back = writer.stop().await;
     fixture.confirmed(away.max(LONG_TIMEOUT)).await;
     let caught_up = ended.elapsed();

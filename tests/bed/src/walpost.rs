@@ -213,6 +213,13 @@ impl Walpost {
         })
     }
 
+    /// Panics with its last lines if it has ended.
+    pub fn assert_runs(&self) {
+        if let Some(status) = self.server.exit() {
+            panic!("it ended with {status}; it said:\n{}", self.server.log_tail(15));
+        }
+    }
+
     /// SIGTERM.
     pub fn terminate(&self) {
         self.server.signal(Signal::TERM);

@@ -3,12 +3,10 @@
 use std::ops::{Deref, DerefMut};
 
 use walpost_bed::fixture::LONG_TIMEOUT;
-use walpost_bed::oracle::Verdict;
-use walpost_bed::writer::Writer;
-use walpost_bed::{Major, Postgres, SinkFixture};
+use walpost_bed::{Consumed, Major, Postgres, SinkFixture};
 
 use super::receiver::Receiver;
-use crate::kills::Promise;
+use crate::promise::Promise;
 
 pub struct HttpFixture {
     pub receiver: Receiver,
@@ -48,31 +46,19 @@ impl HttpFixture {
         self.configure(toml);
         self
     }
-
-    /// The oracle on everything: the table against the accepted requests.
-    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
-        self.verdict(&self.receiver.records(), rolled_back).await
-    }
-
-    /// Everything is confirmed, and each row was accepted once.
-    pub async fn assert_exact(&self) {
-        self.confirmed(LONG_TIMEOUT).await;
-        self.judge_with(&[]).await.assert_exact();
-        self.receiver.assert_one_at_a_time();
-    }
-
-    /// Once the writer has stopped, each row was accepted, in order; without its rolled-back rows.
-    pub async fn assert_ok_after(&self, writer: Writer) -> Verdict {
-        let rolled_back = writer.stop().await;
-        self.confirmed(LONG_TIMEOUT).await;
-        let verdict = self.judge_with(&rolled_back).await;
-        verdict.assert_ok();
-        verdict
-    }
 }
 
 impl Promise for HttpFixture {
-    async fn assert_kept(&self, rolled_back: &[String]) {
-        self.judge_with(rolled_back).await.assert_ok();
+    const ONCE: bool = false;
+
+    async fn records(&self) -> Vec<Consumed> {
+        self.receiver.records()
+    }
+
+    /// And no key had two requests at a time.
+    async fn assert_exact(&self) {
+        self.confirmed(LONG_TIMEOUT).await;
+        self.judge().await.assert_exact();
+        self.receiver.assert_one_at_a_time();
     }
 }

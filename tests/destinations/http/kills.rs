@@ -8,6 +8,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 use super::fixture::HttpFixture;
 use super::receiver::Answer;
 use crate::kills;
+use crate::promise::Promise;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_walpost_loses_nothing() {

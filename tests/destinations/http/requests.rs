@@ -7,6 +7,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 
 use super::fixture::HttpFixture;
 use super::receiver::Answer;
+use crate::promise::Promise;
 
 const ROWS: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
                     VALUES ('order', 'Köln 7', 'placed', '{\"n\": 1}', '{\"tenant\": \"eu\"}'), \

@@ -7,6 +7,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 
 use super::fixture::HttpFixture;
 use super::receiver::{Answer, Received, Receiver};
+use crate::promise::Promise;
 
 const SECRETS: [[u8; 32]; 2] = [[1; 32], [2; 32]];
 

@@ -5,6 +5,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 use walpost_bed::{Nats, eventually};
 
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
+use crate::promise::Promise;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_have_no_effect_are_errors() {

@@ -8,6 +8,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Nats, Proxy, eventually};
 
 use super::fixture::{NatsFixture, STREAM};
+use crate::promise::Promise;
 
 fn copy(from: &Path, to: &Path) {
     let status = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp");

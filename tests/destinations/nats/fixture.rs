@@ -2,12 +2,9 @@
 
 use std::ops::{Deref, DerefMut};
 
-use walpost_bed::fixture::LONG_TIMEOUT;
-use walpost_bed::oracle::Verdict;
-use walpost_bed::writer::Writer;
 use walpost_bed::{Consumed, Major, Nats, NatsBuilder, Postgres, SinkFixture};
 
-use crate::kills::Promise;
+use crate::promise::Promise;
 
 /// The configured stream.
 pub const STREAM: &str = "orders";
@@ -66,36 +63,12 @@ impl NatsFixture {
         self.configure(toml);
         self
     }
-
-    pub async fn records(&self) -> Vec<Consumed> {
-        self.nats.records(STREAM).await
-    }
-
-    /// The oracle on everything: the table against the stream.
-    pub async fn judge(&self) -> Verdict {
-        self.judge_with(&[]).await
-    }
-
-    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
-        self.verdict(&self.records().await, rolled_back).await
-    }
-
-    /// Everything is confirmed, and each row is in the stream once.
-    pub async fn assert_exact(&self) {
-        self.confirmed(LONG_TIMEOUT).await;
-        self.judge().await.assert_exact();
-    }
-
-    /// The same once the writer has stopped, without its rolled-back rows.
-    pub async fn assert_exact_after(&self, writer: Writer) {
-        let rolled_back = writer.stop().await;
-        self.confirmed(LONG_TIMEOUT).await;
-        self.judge_with(&rolled_back).await.assert_exact();
-    }
 }
 
 impl Promise for NatsFixture {
-    async fn assert_kept(&self, rolled_back: &[String]) {
-        self.judge_with(rolled_back).await.assert_exact();
+    const ONCE: bool = true;
+
+    async fn records(&self) -> Vec<Consumed> {
+        self.nats.records(STREAM).await
     }
 }

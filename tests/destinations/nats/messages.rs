@@ -4,6 +4,7 @@ use serde_json::json;
 use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
+use crate::promise::Promise;
 
 const TWO: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
      VALUES ('order', 'A-7', 'placed', '{\"n\": 1}', '{\"tenant\": \"eu\"}'), \

@@ -9,6 +9,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Nats, Proxy, eventually, long_outage};
 
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
+use crate::promise::Promise;
 
 const RECOVERED: &str = "delivering to NATS again";
 
@@ -53,7 +54,7 @@ async fn outage_of_ten_minutes_under_load_loses_and_repeats_nothing() {
     let fixture = NatsFixture::new().await;
     let (begin, end) =
         (async || fixture.nats.kill9().await, async || fixture.nats.start_again().await);
-    let outage = long_outage(&fixture, begin, end).await;
+    let outage = long_outage(&fixture, 100, begin, end).await;
     fixture.judge_with(&outage.rolled_back).await.assert_exact();
 }
 

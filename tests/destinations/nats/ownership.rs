@@ -5,6 +5,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 use walpost_bed::{Major, Nats, Postgres, eventually};
 
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
+use crate::promise::Promise;
 
 async fn refused(fixture: &NatsFixture, part: &str) -> String {
     let before = fixture.nats.last_sequence(STREAM).await;

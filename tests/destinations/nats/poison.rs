@@ -4,6 +4,7 @@ use serde_json::json;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
+use crate::promise::Promise;
 
 /// The subject of dead letters, which the stream has too.
 const DEAD: &str = "orders.dead";

@@ -5,6 +5,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 use walpost_bed::{CertificateAuthority, Nats};
 
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
+use crate::promise::Promise;
 
 /// What the page lists, for a user of walpost's own.
 const PERMISSIONS: &str = r#"{

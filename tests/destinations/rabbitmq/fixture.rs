@@ -6,14 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::OnceCell;
-use walpost_bed::fixture::LONG_TIMEOUT;
-use walpost_bed::oracle::Verdict;
-use walpost_bed::writer::Writer;
 use walpost_bed::{
     CertificateAuthority, Consumed, Major, Postgres, RabbitMq, RabbitQueues, SinkFixture,
 };
 
-use crate::kills::Promise;
+use crate::promise::Promise;
 
 /// What the page lists for a user of walpost's own: the exchange, and the default one for dead
 /// letters.
@@ -114,33 +111,13 @@ impl RabbitFixture {
     pub fn queue(&self, number: u32) -> String {
         self.queues.queue(number)
     }
-
-    /// All records that consumers have read by now, in the order of each queue.
-    pub async fn records(&self) -> Vec<Consumed> {
-        self.queues.records().await
-    }
-
-    /// The oracle on everything: the table against the queues.
-    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
-        self.verdict(&self.records().await, rolled_back).await
-    }
-
-    /// Everything is confirmed, and each row has arrived once.
-    pub async fn assert_exact(&self) {
-        self.confirmed(LONG_TIMEOUT).await;
-        self.judge_with(&[]).await.assert_exact();
-    }
-
-    /// Once the writer has stopped, each row has arrived, in order; without its rolled-back rows.
-    pub async fn assert_ok_after(&self, writer: Writer) {
-        let rolled_back = writer.stop().await;
-        self.confirmed(LONG_TIMEOUT).await;
-        self.judge_with(&rolled_back).await.assert_ok();
-    }
 }
 
 impl Promise for RabbitFixture {
-    async fn assert_kept(&self, rolled_back: &[String]) {
-        self.judge_with(rolled_back).await.assert_ok();
+    const ONCE: bool = false;
+
+    /// By now, in the order of each queue.
+    async fn records(&self) -> Vec<Consumed> {
+        self.queues.records().await
     }
 }

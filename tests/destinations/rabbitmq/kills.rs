@@ -5,6 +5,7 @@ use walpost_bed::fixture::LONG_TIMEOUT;
 
 use super::fixture::RabbitFixture;
 use crate::kills;
+use crate::promise::Promise;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_walpost_loses_nothing() {

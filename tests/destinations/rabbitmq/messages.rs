@@ -4,6 +4,7 @@ use walpost_bed::eventually;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 
 use super::fixture::RabbitFixture;
+use crate::promise::Promise;
 
 /// Behind an exchange that hashes the key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,6 +10,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Proxy, eventually, long_outage};
 
 use super::fixture::{RabbitFixture, shared};
+use crate::promise::Promise;
 
 const RECOVERED: &str = "delivering to RabbitMQ again";
 
@@ -75,7 +76,7 @@ async fn outage_of_ten_minutes_under_load_loses_nothing() {
     let fixture = RabbitFixture::alone().await;
     let rabbit = &fixture.rabbit;
     let (begin, end) = (async || rabbit.kill9().await, async || rabbit.start_again().await);
-    let outage = long_outage(&fixture, begin, end).await;
+    let outage = long_outage(&fixture, 100, begin, end).await;
     fixture.judge_with(&outage.rolled_back).await.assert_ok();
 }
 
@@ -92,7 +93,7 @@ async fn cut_connections_lose_nothing() {
         proxy.restore();
     }
     writer.commits(20).await;
-    fixture.assert_ok_after(writer).await;
+    fixture.assert_kept_after(writer).await;
     stop(walpost).await;
 }
 

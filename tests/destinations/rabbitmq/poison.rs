@@ -5,6 +5,7 @@ use std::sync::Arc;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 
 use super::fixture::{RabbitFixture, SIZE_MAX, shared};
+use crate::promise::Promise;
 
 /// Keys 1 to 3 have a queue; the key `nowhere` has none. Two such events are among the others, and
 /// each is followed by one that goes where it does.

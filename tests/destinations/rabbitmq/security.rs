@@ -4,6 +4,7 @@ use walpost_bed::CertificateAuthority;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 
 use super::fixture::{RabbitFixture, shared};
+use crate::promise::Promise;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_with_a_private_authority_is_verified_and_a_certificate_can_be_the_login() {

@@ -5,6 +5,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, program, stop};
 use walpost_bed::{Redis, Walpost, eventually};
 
 use super::fixture::{RedisFixture, STREAM};
+use crate::promise::Promise;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_of_another_destination_are_errors() {

@@ -5,6 +5,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Major, Postgres, Proxy, Redis, Stop, eventually};
 
 use super::fixture::{RedisFixture, STREAM};
+use crate::promise::Promise;
 
 /// A copy of the data, for a server that is to be set back.
 async fn snapshot(fixture: &RedisFixture) {

@@ -3,6 +3,7 @@
 use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 
 use super::fixture::{RedisFixture, STREAM};
+use crate::promise::Promise;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entry_has_the_fields_of_the_record() {

@@ -7,6 +7,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Proxy, Redis, eventually, long_outage};
 
 use super::fixture::{RedisFixture, STREAM};
+use crate::promise::Promise;
 
 const KEY: &str = "walpost:{orders}";
 
@@ -54,7 +55,7 @@ async fn outage_of_ten_minutes_under_load_loses_and_repeats_nothing() {
     let fixture = RedisFixture::new().await;
     let (begin, end) =
         (async || fixture.redis.kill9().await, async || fixture.redis.start_again().await);
-    let outage = long_outage(&fixture, begin, end).await;
+    let outage = long_outage(&fixture, 100, begin, end).await;
     fixture.judge_with(&outage.rolled_back).await.assert_exact();
 }
 

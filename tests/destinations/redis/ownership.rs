@@ -4,6 +4,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
 use walpost_bed::{Major, Postgres, Redis, Walpost, eventually};
 
 use super::fixture::{RedisFixture, STREAM};
+use crate::promise::Promise;
 
 async fn refused(fixture: &RedisFixture, part: &str) -> String {
     let before = fixture.redis.length(STREAM).await;

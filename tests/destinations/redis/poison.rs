@@ -4,6 +4,7 @@ use walpost_bed::Redis;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 
 use super::fixture::{RedisFixture, STREAM};
+use crate::promise::Promise;
 
 /// A key that is missing, a payload that Redis would not take, and a dead-letter stream.
 const DEAD: &str = "orders.dead";

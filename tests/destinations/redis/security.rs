@@ -4,6 +4,7 @@ use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 use walpost_bed::{CertificateAuthority, Redis};
 
 use super::fixture::RedisFixture;
+use crate::promise::Promise;
 
 /// What the page lists, for a user of walpost's own.
 pub const RULES: &str = "on >s3cret ~orders ~walpost.dead-letter ~walpost:{orders} resetchannels -@all +evalsha +eval \

@@ -6,13 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::json;
 use tokio::sync::OnceCell;
-use walpost_bed::fixture::LONG_TIMEOUT;
-use walpost_bed::oracle::Verdict;
-use walpost_bed::writer::Writer;
 use walpost_bed::{Consumed, ElasticMq, Major, Postgres, SinkFixture};
 
 use super::front::Front;
-use crate::kills::Promise;
+use crate::promise::Promise;
 
 /// Any credentials will do for ElasticMQ; nothing else is asked for some.
 pub const VARIABLES: &[(&str, &str)] = &[
@@ -86,37 +83,12 @@ impl SqsFixture {
         self.configure(toml);
         self
     }
-
-    pub async fn records(&self) -> Vec<Consumed> {
-        self.elasticmq.records(&self.queue).await
-    }
-
-    /// The oracle on everything: the table against the queue.
-    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
-        self.verdict(&self.records().await, rolled_back).await
-    }
-
-    /// Everything is confirmed, and each row is in the queue once.
-    pub async fn assert_exact(&self) {
-        self.confirmed(LONG_TIMEOUT).await;
-        self.judge_with(&[]).await.assert_exact();
-    }
-
-    /// The same once the writer has stopped, without its rolled-back rows.
-    pub async fn assert_exact_after(&self, writer: Writer) {
-        self.judge_after(writer).await.assert_exact();
-    }
-
-    /// The oracle once the writer has stopped and everything is confirmed.
-    pub async fn judge_after(&self, writer: Writer) -> Verdict {
-        let rolled_back = writer.stop().await;
-        self.confirmed(LONG_TIMEOUT).await;
-        self.judge_with(&rolled_back).await
-    }
 }
 
 impl Promise for SqsFixture {
-    async fn assert_kept(&self, rolled_back: &[String]) {
-        self.judge_with(rolled_back).await.assert_exact();
+    const ONCE: bool = true;
+
+    async fn records(&self) -> Vec<Consumed> {
+        self.elasticmq.records(&self.queue).await
     }
 }

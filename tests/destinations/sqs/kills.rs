@@ -4,10 +4,11 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use walpost_bed::{ElasticMq, SinkFixture, Walpost};
+use walpost_bed::{Consumed, ElasticMq, SinkFixture, Walpost};
 
 use super::fixture::SqsFixture;
-use crate::kills::{self, Promise};
+use crate::kills;
+use crate::promise::Promise;
 
 /// A queue that may have forgotten what it was sent.
 struct Forgetful(SqsFixture);
@@ -21,8 +22,10 @@ impl Deref for Forgetful {
 }
 
 impl Promise for Forgetful {
-    async fn assert_kept(&self, rolled_back: &[String]) {
-        self.0.judge_with(rolled_back).await.assert_ok();
+    const ONCE: bool = false;
+
+    async fn records(&self) -> Vec<Consumed> {
+        self.0.records().await
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 
 use super::fixture::SqsFixture;
+use crate::promise::Promise;
 
 const ROWS: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
                     VALUES ('order', 'Köln 7', 'placed', '{\"n\": 1}', '{\"tenant\": \"eu\"}'), \

@@ -9,6 +9,7 @@ use walpost_bed::writer::Writer;
 
 use super::fixture::SqsFixture;
 use super::front::{Deed, Front};
+use crate::promise::Promise;
 
 const RECOVERED: &str = "delivering to Amazon SQS again";
 

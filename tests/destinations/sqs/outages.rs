@@ -10,8 +10,13 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{ElasticMq, Proxy, eventually, long_outage};
 
 use super::fixture::SqsFixture;
+use crate::promise::Promise;
 
 const RECOVERED: &str = "delivering to Amazon SQS again";
+
+/// Transactions a second of the long outage: ElasticMQ takes a few hundred messages a second, and then
+/// has to catch up and be read.
+const LOAD: u32 = 20;
 
 /// What memory may grow by once the budget is spent, in bytes.
 const GROWTH: u64 = 16 * 1024 * 1024;
@@ -58,7 +63,7 @@ async fn outage_of_ten_minutes_under_load_loses_nothing() {
         proxy.refuse();
         proxy.cut();
     };
-    let outage = long_outage(&fixture, begin, async || proxy.restore()).await;
+    let outage = long_outage(&fixture, LOAD, begin, async || proxy.restore()).await;
     fixture.judge_with(&outage.rolled_back).await.assert_ok();
 }
 

@@ -6,6 +6,7 @@ use walpost_bed::{Consumed, QueuedMessage, eventually};
 
 use super::fixture::SqsFixture;
 use super::front::{Deed, Front, Received};
+use crate::promise::Promise;
 
 /// Events that SQS cannot have, or that the server in front rejects, with the cause and a part of the
 /// reason of each.

@@ -8,6 +8,7 @@ use walpost_bed::{CertificateAuthority, ElasticMq, WalpostBuilder, eventually};
 
 use super::fixture::SqsFixture;
 use super::front::{Deed, Front, Received};
+use crate::promise::Promise;
 
 /// Accepts requests that are signed with this key for that region.
 fn takes(key: &'static str, region: &'static str) -> impl Fn(&Received) -> Deed {

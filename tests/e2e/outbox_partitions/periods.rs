@@ -148,9 +148,12 @@ async fn times_without_a_zone_have_partitions_for_every_zone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_default_partition_the_current_period_is_made() {
     let days = ["current_date - 40, current_date - 39", "current_date, current_date + 1"];
-    let (parts, bounds) =
-        made("created_at timestamptz DEFAULT now(), day date DEFAULT current_date", &days, "2d")
-            .await;
+    let (parts, bounds) = made(
+        "created_at timestamptz DEFAULT now(), day date DEFAULT (now() AT TIME ZONE 'UTC')::date",
+        &days,
+        "2d",
+    )
+    .await;
     let sql = "SELECT m::date::text, (m::date + 1)::text
                  FROM generate_series((now() - interval '15 h')::date, (now() + interval '2 days 15 h')::date,
                                       interval '1 day') m
@@ -181,7 +184,7 @@ async fn days_follow_days_when_the_clocks_change() {
         "SELECT (m AT TIME ZONE 'Europe/Berlin')::text,
                 ((m + interval '1 day') AT TIME ZONE 'Europe/Berlin')::text
            FROM generate_series({midnight} + interval '1 day',
-                                (now() + interval '200 days') AT TIME ZONE 'Europe/Berlin', '1 day') m"
+                                now() AT TIME ZONE 'Europe/Berlin' + interval '200 days', '1 day') m"
     );
     assert_eq!(bounds, expected(&parts, &sql).await);
     assert!(
@@ -231,6 +234,8 @@ async fn a_large_default_partition_is_read_once_for_all_partitions() {
                   FROM generate_series(1, 12000) i";
     postgres.execute(rows).await;
     parts.kept.delivered().await;
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'walpost'";
+    let running = postgres.query_text(sessions).await;
     let constraint = "SELECT count(*) FROM pg_constraint WHERE conname = 'prune_partitions_ahead'";
     // Killed while rows of the time to come are refused.
     let ahead = ["--partitions-ahead", "5h"];
@@ -261,7 +266,12 @@ async fn a_large_default_partition_is_read_once_for_all_partitions() {
     assert_eq!(postgres.query_text(constraint).await.as_deref(), Some("0"), "{said}");
     parts.insert(1).await;
     let scans = "SELECT seq_scan::int4 FROM pg_stat_all_tables WHERE relname = 'outbox_default'";
+    // Those of a session are counted when it ends.
     let scans = async || {
+        eventually(SHORT_TIMEOUT, "the sessions of prune have ended", async || {
+            postgres.query_text(sessions).await == running
+        })
+        .await;
         let scans = postgres.query_text(scans).await.expect("a number");
         scans.parse::<usize>().expect("a number")
     };
@@ -272,13 +282,10 @@ async fn a_large_default_partition_is_read_once_for_all_partitions() {
     let soon = said.matches("partition not made: it begins within two hours").count();
     assert!(made >= 17 && (10..=12).contains(&soon), "{said}");
     assert_eq!(postgres.query_text(constraint).await.as_deref(), Some("0"));
-    // To find rows of the periods, to validate the constraint, to count the rows, and for the oldest.
-    let found = eventually(SHORT_TIMEOUT, "the server has counted", async || {
-        let found = scans().await - before;
-        (found >= 4).then_some(found)
-    })
-    .await;
-    assert!(found < 8, "it was read {found} times for {made} partitions");
+    // To find rows of the periods, to validate the constraint, to count the rows, and for the oldest;
+    // where the planner has statistics it may prefer an index.
+    let found = scans().await - before;
+    assert!((2..8).contains(&found), "it was read {found} times for {made} partitions");
     client.batch_execute(&later).await.expect("it has a partition");
     let place = "SELECT tableoid::regclass FROM public.outbox ORDER BY n DESC LIMIT 1";
     let place = postgres.query_text(place).await.expect("a row");

@@ -119,11 +119,3 @@ fn insert_failed(source: ::tokio_postgres::Error) -> Error {
     }
     Error::TokioPostgres { doing: "cannot insert events", source }
 }
-
-/// What PostgreSQL says, which tokio-postgres leaves to the source of its error.
-pub(crate) fn reason(error: &::tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(error) => error.to_string(),
-        None => error.to_string(),
-    }
-}

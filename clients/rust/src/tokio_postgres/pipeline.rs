@@ -17,9 +17,9 @@ use ::tokio_postgres::error::Severity;
 use ::tokio_postgres::{Client, Statement};
 
 use crate::batch::Batch;
-use crate::error::Error;
+use crate::error::{Error, reason_of};
 
-use super::{execute, insert_failed, reason};
+use super::{execute, insert_failed};
 
 type PgError = ::tokio_postgres::Error;
 
@@ -156,7 +156,7 @@ fn judge(insert: Option<PgError>, commit: Option<PgError>) -> Result<(), Error> 
             Err(Error::TokioPostgres { doing: "cannot commit", source })
         }
         (Some(error), _) | (None, Some(error)) => {
-            Err(Error::OutcomeUnknown { reason: reason(&error) })
+            Err(Error::OutcomeUnknown { reason: reason_of(&error) })
         }
     }
 }
