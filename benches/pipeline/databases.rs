@@ -76,7 +76,9 @@ async fn of_count(fixture: &Fixture, plan: &Plan, count: u32, report: &mut Repor
     let written = write(&databases, seconds).await;
     begun.add_to(report, (&who, "at 10 rows/s each"), fixture, &databases);
     let all = || {
-        databases.iter().for_each(|database| database.walpost.assert_runs());
+        for database in &databases {
+            database.walpost.assert_runs();
+        }
         read.load(Ordering::Relaxed) >= written
     };
     seconds_until(Instant::now(), "every record is readable", all).await;

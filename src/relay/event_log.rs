@@ -36,6 +36,8 @@ pub(super) struct SinkState<F> {
 pub(super) struct EventLog {
     peer: &'static Peer,
     down: Option<Down>,
+    /// The reasons that were logged since the outage began.
+    down_reasons: Vec<String>,
     /// Deliveries counted at the start of the last replay, until the failed record is delivered.
     replayed: Option<u64>,
     /// The reasons of replays since then.
@@ -67,18 +69,28 @@ struct Down {
     /// Deliveries counted then: one more means that the outage is over. `None` if some records may
     /// still be delivered: then the sink itself reports the end.
     at: Option<u64>,
-    /// Whether the credentials are the reason.
-    refused: bool,
     logged: bool,
-    /// When it was first seen by [`EventLog::update`].
-    since: Option<Instant>,
+    /// Whether, and when, the credentials are the reason.
+    refused: Option<Refused>,
 }
 
-impl Down {
-    /// Whether the credentials have been refused for so long that it is no accident of a connection.
-    fn stays_refused(&self, now: Instant) -> bool {
-        let is_long = |since| now.saturating_duration_since(since) >= IDLE * 2;
-        self.refused && self.since.is_some_and(is_long)
+/// When credentials were refused, as seen by [`EventLog::update`].
+#[derive(Debug, Default)]
+struct Refused {
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Refused {
+    fn seen(&mut self, now: Instant) {
+        self.first.get_or_insert(now);
+        self.last.get_or_insert(now);
+    }
+
+    /// Whether they were refused again after so long that it is no accident of a connection.
+    fn stays(&self) -> bool {
+        let lasted = |(first, last): (Instant, Instant)| last.saturating_duration_since(first);
+        self.first.zip(self.last).map(lasted).is_some_and(|lasted| lasted >= IDLE * 2)
     }
 }
 
@@ -88,6 +100,7 @@ impl EventLog {
         Self {
             peer,
             down: None,
+            down_reasons: Vec::new(),
             replayed: None,
             reasons: Vec::new(),
             repeated: false,
@@ -100,35 +113,32 @@ impl EventLog {
     /// Records a condition that the sink reported after `delivered` deliveries.
     pub(super) fn on_condition(&mut self, condition: Condition, delivered: u64) {
         self.idle_since = None;
+        let at = (!self.peer.has_lanes).then_some(delivered);
         // A reason may contain text from a broker, so it is escaped.
         match condition {
             Condition::Unreachable(reason) => {
-                let fix = self.peer.unreachable;
-                let (reason, at) = (line(&format!("{reason}; {fix}")), Some(delivered));
-                self.down.get_or_insert(Down {
-                    reason,
-                    at,
-                    refused: false,
-                    logged: false,
-                    since: None,
-                });
+                let reason = format!("{reason}; {}", self.peer.unreachable);
+                match &mut self.down {
+                    Some(down) if at.is_none() => down.at = None,
+                    Some(_) => {}
+                    None => self.goes_down(&reason, at, None),
+                }
             }
             Condition::Unauthenticated(reason) => {
                 let Peer { name, credentials, .. } = self.peer;
-                let fix = format!("restore what {name} accepts, or correct {credentials}");
-                let reason = line(&format!("the credentials are refused: {reason}; {fix}"));
                 // A broker that rejects credentials also closes the connection, before or after.
-                if self.down.as_ref().is_none_or(|down| !down.refused) {
-                    let at = Some(delivered);
-                    self.down =
-                        Some(Down { reason, at, refused: true, logged: false, since: None });
+                if let Some(Down { refused: Some(refused), at: ends, .. }) = &mut self.down {
+                    refused.last = None;
+                    *ends = ends.filter(|_| at.is_some());
+                } else {
+                    let reason = format!(
+                        "the credentials are refused: {reason}; restore what {name} accepts, or \
+                         correct {credentials}"
+                    );
+                    self.goes_down(&reason, at, Some(Refused::default()));
                 }
             }
-            Condition::Stalled { reason, .. } => {
-                let reason = line(&reason);
-                self.down =
-                    Some(Down { reason, at: None, refused: false, logged: false, since: None });
-            }
+            Condition::Stalled { reason, .. } => self.goes_down(&reason, None, None),
             Condition::Flowing => {
                 if let Some(down) = self.down.as_mut().filter(|down| down.at.is_none()) {
                     down.at = Some(0);
@@ -147,6 +157,19 @@ impl EventLog {
         }
     }
 
+    /// A reason that was logged since the outage began is not logged again.
+    fn goes_down(&mut self, reason: &str, at: Option<u64>, refused: Option<Refused>) {
+        let reason = line(reason);
+        let logged = self.down.is_some()
+            && (self.down_reasons.contains(&reason) || self.down_reasons.len() >= REASONS_MAX);
+        self.down = Some(Down { reason, at, logged, refused });
+    }
+
+    fn is_up(&mut self) {
+        self.down = None;
+        self.down_reasons.clear();
+    }
+
     /// Logs changes. An unusable sink is logged only if there is something to deliver.
     pub(super) fn update(
         &mut self,
@@ -154,23 +177,28 @@ impl EventLog {
     ) {
         let was_logged = self.is_outage_logged();
         let is_needed = in_flight > 0 || delivered == 0;
-        if let Some(down) = &mut self.down {
-            down.since.get_or_insert(now);
+        if let Some(Down { refused: Some(refused), .. }) = &mut self.down {
+            refused.seen(now);
         }
         if in_flight == 0 && !failed && self.is_outage() && open() {
             let since = *self.idle_since.get_or_insert(now);
             if now.saturating_duration_since(since) >= IDLE {
-                (self.down, self.replayed, self.repeated) = (None, None, false);
+                (self.replayed, self.repeated) = (None, false);
                 self.reasons.clear();
+                self.is_up();
             }
         } else {
             self.idle_since = None;
         }
         match &mut self.down {
-            Some(down) if down.at.is_some_and(|at| delivered > at) => self.down = None,
+            Some(down) if down.at.is_some_and(|at| delivered > at) => self.is_up(),
             // A connection that closes while nothing is to be sent is not logged.
-            Some(down) if (is_needed || down.stays_refused(now)) && !down.logged => {
+            Some(down)
+                if (is_needed || down.refused.as_ref().is_some_and(Refused::stays))
+                    && !down.logged =>
+            {
                 down.logged = true;
+                self.down_reasons.push(down.reason.clone());
                 tracing::warn!(
                     reason = %down.reason,
                     "cannot deliver to {}; retrying while PostgreSQL retains the WAL", self.peer.name
@@ -331,15 +359,60 @@ mod tests {
             [(unreachable(), false), (Condition::Unauthenticated("no".into()), true)]
         {
             let mut event_log = EventLog::of(&KAFKA);
-            event_log.on_condition(condition, 7);
+            event_log.on_condition(condition.clone(), 7);
             update(&mut event_log, 7, 0, false, Duration::ZERO);
             assert_eq!(event_log.trouble(), None, "it may be an accident");
+            update(&mut event_log, 7, 0, false, IDLE * 2);
+            assert_eq!(event_log.trouble(), None, "it was not refused again");
+            event_log.on_condition(condition, 7);
             update(&mut event_log, 7, 0, false, IDLE * 2);
             assert_eq!(event_log.trouble().is_some(), is_logged);
             update(&mut event_log, 7, 1, false, IDLE * 2);
             let trouble = event_log.trouble().expect("something is to be sent");
             assert_eq!(trouble.contains("correct security.protocol"), is_logged, "{trouble}");
         }
+    }
+
+    /// Though others are delivered.
+    #[test]
+    fn a_lane_that_fails_is_an_outage_until_the_sink_reports_its_end() {
+        static LANES: Peer = Peer { has_lanes: true, ..KAFKA };
+        for condition in [unreachable(), Condition::Unauthenticated("no".into())] {
+            let mut event_log = EventLog::of(&LANES);
+            event_log.on_condition(condition.clone(), 3);
+            update(&mut event_log, 4, 1, true, Duration::ZERO);
+            assert!(event_log.trouble().is_some(), "{condition:?}");
+            // It begins again at once.
+            event_log.on_condition(Condition::Flowing, 4);
+            event_log.on_condition(condition, 4);
+            update(&mut event_log, 5, 1, true, Duration::ZERO);
+            assert!(event_log.trouble().is_some());
+            event_log.on_condition(Condition::Flowing, 5);
+            update(&mut event_log, 6, 1, true, Duration::ZERO);
+            assert_eq!(event_log.trouble(), None);
+        }
+    }
+
+    #[test]
+    fn reasons_that_alternate_are_logged_once() {
+        let mut event_log = EventLog::of(&KAFKA);
+        let stalled = || Condition::Stalled { reason: "busy".into(), fault: Fault::Brokers };
+        let is_logged =
+            |event_log: &EventLog| event_log.down.as_ref().is_some_and(|down| down.logged);
+        for (condition, is_new) in [
+            (stalled(), true),
+            (Condition::Unauthenticated("no".into()), true),
+            (stalled(), false),
+            (Condition::Unauthenticated("no".into()), false),
+        ] {
+            event_log.on_condition(condition, 3);
+            assert_eq!(is_logged(&event_log), !is_new);
+            update(&mut event_log, 3, 1, false, Duration::ZERO);
+            assert!(is_logged(&event_log));
+        }
+        update(&mut event_log, 4, 0, true, Duration::ZERO);
+        event_log.on_condition(stalled(), 4);
+        assert!(!is_logged(&event_log), "another outage");
     }
 
     #[test]

@@ -240,7 +240,9 @@ impl<L: Link> Worker<L> {
             };
             let Some(condition) = failure.condition() else { return Err(Ended::Failed(failure)) };
             self.shared.set_connected(false);
-            if reported.as_ref() != Some(&failure) {
+            // Whether credentials are still refused matters too.
+            let is_refused = matches!(condition, Condition::Unauthenticated(_));
+            if is_refused || reported.as_ref() != Some(&failure) {
                 self.shared.report(condition);
                 reported = Some(failure);
             }

@@ -161,6 +161,9 @@ pub struct Peer {
     pub unreachable: &'static str,
     /// What to check if it rejects the credentials from the start.
     pub credentials: &'static str,
+    /// Whether a part of the records may fail while others are delivered, so that only the sink knows
+    /// when all are: it reports [`Condition::Flowing`].
+    pub has_lanes: bool,
 }
 
 /// Kafka.
@@ -169,6 +172,7 @@ pub const KAFKA: Peer = Peer {
     label: "kafka",
     unreachable: "see whether the brokers run and can be reached from here",
     credentials: "security.protocol and the sasl.* and ssl.* properties",
+    has_lanes: false,
 };
 
 /// Where events come from: their positions mean something there alone.

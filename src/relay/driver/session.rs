@@ -104,10 +104,15 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
                 standby.observe(holder);
                 let confirmed = holder.confirmed;
-                if self.is_superseded(&standby, confirmed)
-                    && !self.discard_in_flight(confirmed).await?
-                {
-                    return Ok(Opened::Stopped);
+                if self.is_superseded(&standby, confirmed) {
+                    let (ours, theirs) = (self.core.flush_lsn(), confirmed);
+                    tracing::info!(
+                        %ours, %theirs,
+                        "another walpost advanced the slot; discarding what was in flight here"
+                    );
+                    if !self.replace_producer().await? {
+                        return Ok(Opened::Stopped);
+                    }
                 }
             }
             let Some(limit) = self.retry_limit(&error, &standby) else {

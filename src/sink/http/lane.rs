@@ -267,7 +267,7 @@ async fn read(
     let body = Limited::new(body, ANSWER_MAX).collect().await.ok();
     let said = body.map(|body| {
         let text = body.to_bytes();
-        at_most(SHOWN, config.redacted(&String::from_utf8_lossy(&text)).trim())
+        at_most(SHOWN, config.shown(&String::from_utf8_lossy(&text)).trim())
     });
     (head, said)
 }

@@ -24,6 +24,7 @@ const ENDPOINT: Peer = Peer {
     label: "http",
     unreachable: "see whether the server of http.url runs and can be reached from here",
     credentials: "http.authorization and http.secret",
+    has_lanes: true,
 };
 
 /// An HTTP endpoint.

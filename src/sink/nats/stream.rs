@@ -23,6 +23,7 @@ const NATS: Peer = Peer {
     label: "nats",
     unreachable: "see whether the NATS servers run and can be reached from here",
     credentials: "the login in nats.url, and nats.credentials_file",
+    has_lanes: false,
 };
 
 /// The code of the publish-error metric for records that are refused before they are sent.

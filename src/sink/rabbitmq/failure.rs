@@ -76,6 +76,9 @@ impl Failure {
             NOT_ALLOWED if text.contains("not found") => Self::Missing(format!(
                 "{text} (create the virtual host, or correct it in rabbitmq.url)"
             )),
+            NOT_ALLOWED if text.contains("limit (") => {
+                Self::Unusable(format!("{text} (raise the limit, or close other connections)"))
+            }
             ACCESS_REFUSED | NOT_ALLOWED => Self::Unauthorized(format!(
                 "{text} (docs/rabbitmq.md lists what walpost's user needs to be allowed)"
             )),
@@ -114,6 +117,11 @@ mod tests {
             ),
             (530, "NOT_ALLOWED - vhost eu not found", "missing"),
             (530, "NOT_ALLOWED - access to vhost 'eu' refused for user 'w'", "unauthorized"),
+            (
+                530,
+                "NOT_ALLOWED - access to vhost 'eu' refused for user 'w': connection limit (5) is reached",
+                "unusable",
+            ),
             (404, "NOT_FOUND - no exchange 'o' in vhost '/'", "missing"),
             (320, "CONNECTION_FORCED - broker forced connection closure", "unreachable"),
             (406, "PRECONDITION_FAILED - x", "unusable"),

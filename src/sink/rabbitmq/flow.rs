@@ -11,9 +11,13 @@ use crate::position::EventPosition;
 const WINDOW_MESSAGES: usize = 2048;
 const WINDOW_BYTES: usize = 8 << 20;
 
-/// How many messages that the broker has refused are sent again at once: enough that each queue behind
-/// the exchange has its turn within minutes.
+/// How many messages that the broker has refused are sent again at once, at least: each routing key has
+/// its turn, since others may lead to another queue.
 const RETRIED_AT_ONCE: usize = 16;
+
+/// The part of them that is sent again at once, at least: of a routing key too, some may lead to another
+/// queue. With a turn every two seconds each message has its own within nine minutes.
+const RETRIED_PART: usize = 256;
 
 /// What became of a message.
 #[derive(Debug)]
@@ -38,9 +42,55 @@ pub(super) struct Flow {
     keys: HashMap<Vec<u8>, Held>,
     ready: VecDeque<Message>,
     /// Those that the broker has refused.
-    again: VecDeque<Message>,
+    again: Waiting,
     /// How many messages were refused, and are not stored yet.
     retried: usize,
+}
+
+/// Messages by their routing keys, which have their turns one after the other.
+#[derive(Debug, Default)]
+struct Waiting {
+    by_routing_key: HashMap<String, VecDeque<Message>>,
+    turns: VecDeque<String>,
+    len: usize,
+}
+
+impl Waiting {
+    fn push(&mut self, message: Message) {
+        self.len += 1;
+        if let Some(others) = self.by_routing_key.get_mut(&message.routing_key) {
+            others.push_back(message);
+            return;
+        }
+        let routing_key = message.routing_key.clone();
+        self.turns.push_back(routing_key.clone());
+        self.by_routing_key.insert(routing_key, VecDeque::from([message]));
+    }
+
+    /// The next one of the routing key whose turn it is.
+    fn pop(&mut self) -> Option<Message> {
+        let routing_key = self.turns.pop_front()?;
+        let messages = self.by_routing_key.get_mut(&routing_key)?;
+        let message = messages.pop_front();
+        if messages.is_empty() {
+            self.by_routing_key.remove(&routing_key);
+        } else {
+            self.turns.push_back(routing_key);
+        }
+        self.len -= usize::from(message.is_some());
+        message
+    }
+
+    /// The next one of this routing key.
+    fn pop_of(&mut self, routing_key: &str) -> Option<Message> {
+        let messages = self.by_routing_key.get_mut(routing_key)?;
+        // The last one is left to its turn.
+        if messages.len() < 2 {
+            return None;
+        }
+        self.len -= 1;
+        messages.pop_front()
+    }
 }
 
 #[derive(Debug)]
@@ -143,28 +193,31 @@ impl Flow {
         if !std::mem::replace(&mut message.is_retried, true) {
             self.retried += 1;
         }
-        self.again.push_back(message);
+        self.again.push(message);
     }
 
     /// Some of those that were put back may be sent again, each in its turn. Not all: if one of the
     /// queues that take a message is full, the others get it once more each time.
     pub(super) fn retry(&mut self) {
-        self.send_again(RETRIED_AT_ONCE);
+        let at_once = RETRIED_AT_ONCE.max(self.again.len / RETRIED_PART);
+        let some: Vec<_> = std::iter::from_fn(|| self.again.pop()).take(at_once).collect();
+        self.send_first(some);
     }
 
-    /// The broker has accepted, or returned, a message. If it was refused before, others may be
-    /// accepted too: twice as many with each round trip.
+    /// The broker has accepted, or returned, a message. If it was refused before, others of its routing
+    /// key may be accepted too: twice as many with each round trip.
     fn no_longer_refused(&mut self, message: &Message) {
         if message.is_retried {
             self.retried -= 1;
-            self.send_again(2);
+            let next = || self.again.pop_of(&message.routing_key).or_else(|| self.again.pop());
+            let some: Vec<_> = std::iter::from_fn(next).take(2).collect();
+            self.send_first(some);
         }
     }
 
-    /// The first of those that were put back may be sent, before everything else.
-    fn send_again(&mut self, most: usize) {
-        let some = self.again.len().min(most);
-        for message in self.again.drain(..some).rev() {
+    /// These may be sent, before everything else.
+    fn send_first(&mut self, messages: Vec<Message>) {
+        for message in messages.into_iter().rev() {
             self.ready.push_front(message);
         }
     }
@@ -195,6 +248,7 @@ mod tests {
             key: (!key.is_empty()).then(|| key.as_bytes().to_vec()),
             frames: number.to_string().into_bytes(),
             topic: "t".to_owned(),
+            routing_key: "r".to_owned(),
             bytes: 1,
             since: Instant::now(),
             is_letter: false,
@@ -283,6 +337,27 @@ mod tests {
             answer(&mut flow, true);
         }
         assert!(!flow.is_retrying());
+    }
+
+    /// The queue of another routing key may have room.
+    #[test]
+    fn routing_keys_do_not_wait_for_each_other() {
+        let mut flow = Flow::default();
+        let other = |number| Message { routing_key: "other".to_owned(), ..message(number, "") };
+        (1..=9_000).for_each(|number| flow.put_back(message(number, "")));
+        flow.put_back(other(9_001));
+        flow.put_back(other(9_002));
+        flow.retry();
+        let again = sent(&mut flow);
+        assert_eq!(again.len(), 9_002 / RETRIED_PART);
+        assert_eq!(again[..4], ["1", "9001", "2", "9002"]);
+        let became = flow.confirmed(2, false, true);
+        let Some(Confirmed::Stored(accepted)) = became.first() else { panic!("{became:?}") };
+        flow.put_back(other(9_003));
+        flow.put_back(other(9_004));
+        flow.put_back(other(9_005));
+        flow.release(accepted);
+        assert_eq!(sent(&mut flow), ["9003", "9004"], "another one of its own");
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, connection};
 use amq_protocol::types::AMQPValue;
-use backon::ExponentialBackoff;
 use tokio::time::sleep_until;
 
 use super::config::RabbitSource;
@@ -17,7 +16,6 @@ use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
 use crate::record::POSITION_HEADER;
-use crate::sink::delays::delays;
 use crate::sink::link::{Ended, Link, Session, Tally};
 use crate::sink::{Condition, Fault};
 
@@ -34,7 +32,8 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(15);
 /// How many bytes are given to the connection at once.
 const PENDING_MAX: usize = 256 << 10;
 
-/// Minimum and maximum delay before a refused message is sent again.
+/// Minimum and maximum delay before refused messages are sent again: twice as long as the last one if
+/// the broker has accepted none of them since, and half as long otherwise.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// What is there when a connection begins.
@@ -78,7 +77,9 @@ pub(super) struct RabbitLink {
     /// When it has begun to read from publishers, or to do so again.
     reading_since: Instant,
     retry_at: Option<Instant>,
-    delays: ExponentialBackoff,
+    retry_delay: Duration,
+    /// Whether the broker has accepted a message that it had refused, since the last delay began.
+    is_easing: bool,
 }
 
 impl Link for RabbitLink {
@@ -110,7 +111,8 @@ impl Link for RabbitLink {
             reported: None,
             reading_since: Instant::now(),
             retry_at: None,
-            delays: delays(RETRY_DELAYS),
+            retry_delay: RETRY_DELAYS[0],
+            is_easing: true,
         };
         Ok((link, synced))
     }
@@ -285,6 +287,7 @@ impl RabbitLink {
     fn became(&mut self, one: Confirmed, session: &Session<'_, Self>, stored: &mut Vec<Message>) {
         match one {
             Confirmed::Stored(message) => {
+                self.is_easing |= message.is_retried;
                 self.flow.release(&message);
                 stored.push(message);
             }
@@ -319,15 +322,18 @@ impl RabbitLink {
         self.flow.put_back(message);
         self.refused = Some(reason);
         if self.retry_at.is_none() {
-            let delay = self.delays.next().unwrap_or(RETRY_DELAYS[1]);
-            self.retry_at = Some(Instant::now() + delay);
+            let [least, most] = RETRY_DELAYS;
+            let delay = self.retry_delay;
+            let delay = if std::mem::take(&mut self.is_easing) { delay / 2 } else { delay * 2 };
+            self.retry_delay = delay.clamp(least, most);
+            self.retry_at = Some(Instant::now() + self.retry_delay);
         }
     }
 
     /// Reports what keeps messages from being delivered, once, and when it is over.
     fn report(&mut self, session: &Session<'_, Self>) {
         if self.refused.is_some() && !self.flow.is_retrying() {
-            (self.refused, self.delays) = (None, delays(RETRY_DELAYS));
+            (self.refused, self.retry_delay) = (None, RETRY_DELAYS[0]);
         }
         let is_late = self.late_from().is_some_and(|late| late <= Instant::now());
         let (trouble, fault) = match (&self.blocked, &self.refused) {

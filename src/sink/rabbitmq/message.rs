@@ -62,6 +62,7 @@ pub(super) struct Message {
     /// Everything that is sent.
     pub(super) frames: Vec<u8>,
     pub(super) topic: String,
+    pub(super) routing_key: String,
     /// Of key and value.
     pub(super) bytes: usize,
     pub(super) since: Instant,
@@ -88,15 +89,16 @@ impl Target {
         record: &Record<'_>,
         frame_max: usize,
     ) -> Result<Message, Refusal> {
-        let frames = self.frames(position, record, frame_max);
-        let frames =
-            frames.map_err(|reason| Refusal { ground: Ground::Other, may_pass: false, reason })?;
+        let refusal = |reason| Refusal { ground: Ground::Other, may_pass: false, reason };
+        let (exchange, routing_key) = self.route(record).map_err(refusal)?;
+        let frames = frames((exchange, &routing_key), position, record, frame_max);
         Ok(Message {
             seq,
             position,
             key: record.key.map(<[u8]>::to_vec),
-            frames,
+            frames: frames.map_err(refusal)?,
             topic: record.topic.to_owned(),
+            routing_key,
             bytes: record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len),
             since: Instant::now(),
             is_letter: self.is_letter(record),
@@ -108,47 +110,50 @@ impl Target {
         record.topic == self.dead_letters
     }
 
-    fn frames(
-        &self,
-        position: EventPosition,
-        record: &Record<'_>,
-        frame_max: usize,
-    ) -> Result<Vec<u8>, String> {
-        let (exchange, routing_key) = if self.is_letter(record) {
-            ("", record.topic.to_owned())
-        } else {
-            (self.exchange.as_str(), self.template.render(record.topic, record.key)?)
-        };
-        let body = record.value.unwrap_or_default();
-        let mut out = Vec::with_capacity(512 + body.len());
-        frame(METHOD, &mut out, |out| {
-            out.extend([BASIC, PUBLISH, 0].into_iter().flat_map(u16::to_be_bytes));
-            short(exchange.as_bytes(), "the exchange", out)?;
-            short(routing_key.as_bytes(), "its routing key", out)?;
-            out.push(MANDATORY);
+    /// Exchange and routing key.
+    fn route(&self, record: &Record<'_>) -> Result<(&str, String), String> {
+        if self.is_letter(record) {
+            return Ok(("", record.topic.to_owned()));
+        }
+        Ok((&self.exchange, self.template.render(record.topic, record.key)?))
+    }
+}
+
+fn frames(
+    (exchange, routing_key): (&str, &str),
+    position: EventPosition,
+    record: &Record<'_>,
+    frame_max: usize,
+) -> Result<Vec<u8>, String> {
+    let body = record.value.unwrap_or_default();
+    let mut out = Vec::with_capacity(512 + body.len());
+    frame(METHOD, &mut out, |out| {
+        out.extend([BASIC, PUBLISH, 0].into_iter().flat_map(u16::to_be_bytes));
+        short(exchange.as_bytes(), "the exchange", out)?;
+        short(routing_key.as_bytes(), "its routing key", out)?;
+        out.push(MANDATORY);
+        Ok(())
+    })?;
+    let start = out.len();
+    frame(HEADER, &mut out, |out| {
+        out.extend([BASIC, 0].into_iter().flat_map(u16::to_be_bytes));
+        out.extend((body.len() as u64).to_be_bytes());
+        properties(position, record, out)
+    })?;
+    let size = out.len() - start;
+    if size > frame_max {
+        return Err(format!(
+            "its headers have {size} bytes, and RabbitMQ accepts {frame_max} (frame_max): use fewer or \
+             smaller headers"
+        ));
+    }
+    for part in body.chunks(frame_max - FRAME_BYTES) {
+        frame(BODY, &mut out, |out| {
+            out.extend(part);
             Ok(())
         })?;
-        let start = out.len();
-        frame(HEADER, &mut out, |out| {
-            out.extend([BASIC, 0].into_iter().flat_map(u16::to_be_bytes));
-            out.extend((body.len() as u64).to_be_bytes());
-            properties(position, record, out)
-        })?;
-        let size = out.len() - start;
-        if size > frame_max {
-            return Err(format!(
-                "its headers have {size} bytes, and RabbitMQ accepts {frame_max} (frame_max): use \
-                 fewer or smaller headers"
-            ));
-        }
-        for part in body.chunks(frame_max - FRAME_BYTES) {
-            frame(BODY, &mut out, |out| {
-                out.extend(part);
-                Ok(())
-            })?;
-        }
-        Ok(out)
     }
+    Ok(out)
 }
 
 /// Why a payload of so many bytes is not accepted.

@@ -20,6 +20,7 @@ const RABBITMQ: Peer = Peer {
     label: "rabbitmq",
     unreachable: "see whether RabbitMQ runs and can be reached from here",
     credentials: "user and password in rabbitmq.url, or the certificate in rabbitmq.cert_file",
+    has_lanes: false,
 };
 
 /// The codes of the publish-error metric for records that no queue can have, and for those that are

@@ -24,6 +24,7 @@ const REDIS: Peer = Peer {
     label: "redis",
     unreachable: "see whether Redis runs and can be reached from here",
     credentials: "user and password in redis.url",
+    has_lanes: false,
 };
 
 /// The size of a value that Redis accepts by default, in bytes: `proto-max-bulk-len`.

@@ -100,15 +100,20 @@ impl Schedule {
         }
     }
 
-    /// The next batch; `None`: nothing can be sent now.
-    pub(super) fn next_batch(&mut self, now: Instant) -> Option<Batch> {
+    /// The next batch, for a queue that is open; `None`: nothing can be sent now.
+    pub(super) fn next_batch(
+        &mut self,
+        now: Instant,
+        is_open: impl Fn(QueueKind) -> bool,
+    ) -> Option<Batch> {
         while let Some(entry) = self.delayed.first_entry()
             && entry.key().0 <= now
         {
             let group = entry.remove();
             self.ready[group.queue as usize].push_back(group);
         }
-        QueueKind::ALL.into_iter().find_map(|queue| self.batch_of(queue))
+        let mut open = QueueKind::ALL.into_iter().filter(|queue| is_open(*queue));
+        open.find_map(|queue| self.batch_of(queue))
     }
 
     fn batch_of(&mut self, queue: QueueKind) -> Option<Batch> {
@@ -227,6 +232,10 @@ mod tests {
         delivery(number, group, 1, QueueKind::Events)
     }
 
+    fn next_batch(schedule: &mut Schedule, now: Instant) -> Option<Batch> {
+        schedule.next_batch(now, |_| true)
+    }
+
     fn numbers(batch: Option<&Batch>) -> Vec<u64> {
         let deliveries = batch.map(|batch| batch.deliveries.as_slice()).unwrap_or_default();
         deliveries.iter().map(|delivery| delivery.sent.seq.as_u64()).collect()
@@ -238,12 +247,12 @@ mod tests {
         for (number, group) in [(1, 1), (2, 1), (3, 2), (4, 1), (5, 3)] {
             schedule.push(event(number, group));
         }
-        let first = schedule.next_batch(now);
+        let first = next_batch(&mut schedule, now);
         assert_eq!(numbers(first.as_ref()), [1, 3, 5]);
-        assert!(schedule.next_batch(now).is_none());
+        assert!(next_batch(&mut schedule, now).is_none());
         schedule.done(Group::of(&event(0, 1)));
-        assert_eq!(numbers(schedule.next_batch(now).as_ref()), [2]);
-        assert!(schedule.next_batch(now).is_none());
+        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [2]);
+        assert!(next_batch(&mut schedule, now).is_none());
     }
 
     #[test]
@@ -252,8 +261,8 @@ mod tests {
         for number in 0..12 {
             schedule.push(event(number, u8::try_from(number).expect("small")));
         }
-        assert_eq!(numbers(schedule.next_batch(now).as_ref()).len(), 10);
-        assert_eq!(numbers(schedule.next_batch(now).as_ref()), [10, 11]);
+        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()).len(), 10);
+        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [10, 11]);
         let sizes = [BYTES_MAX - 1, 1, 1, 2 * BYTES_MAX, 1];
         for (number, size) in (20..).zip(sizes) {
             schedule.push(delivery(
@@ -264,7 +273,7 @@ mod tests {
             ));
         }
         for expected in [&[20, 21][..], &[22], &[23], &[24]] {
-            assert_eq!(numbers(schedule.next_batch(now).as_ref()), expected);
+            assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), expected);
         }
     }
 
@@ -274,14 +283,14 @@ mod tests {
         for (number, group) in [(1, 1), (2, 1), (3, 2)] {
             schedule.push(event(number, group));
         }
-        let batch = schedule.next_batch(now).expect("a batch");
+        let batch = next_batch(&mut schedule, now).expect("a batch");
         let mut deliveries = batch.deliveries.into_iter();
         schedule.again_later(deliveries.next().expect("the first"), now);
         schedule.again_alone(deliveries.next().expect("the second"));
-        assert_eq!(numbers(schedule.next_batch(now).as_ref()), [3]);
+        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [3]);
         let due = schedule.next_due().expect("the first");
-        assert!(schedule.next_batch(now).is_none() && due > now);
-        assert_eq!(numbers(schedule.next_batch(due).as_ref()), [1]);
+        assert!(next_batch(&mut schedule, now).is_none() && due > now);
+        assert_eq!(numbers(next_batch(&mut schedule, due).as_ref()), [1]);
     }
 
     #[test]
@@ -289,13 +298,13 @@ mod tests {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         schedule.push(event(1, 1));
         schedule.push(event(2, 1));
-        assert_eq!(numbers(schedule.next_batch(now).as_ref()), [1]);
+        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [1]);
         schedule.refused(&Group::of(&event(1, 1)));
         schedule.push(event(3, 1));
-        assert!(schedule.next_batch(now).is_none());
+        assert!(next_batch(&mut schedule, now).is_none());
         schedule.give_up();
         schedule.push(event(4, 1));
-        assert_eq!(numbers(schedule.next_batch(now).as_ref()), [4]);
+        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [4]);
     }
 
     #[test]
@@ -303,15 +312,15 @@ mod tests {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         schedule.push(event(1, 1));
         schedule.push(event(2, 2));
-        assert_eq!(numbers(schedule.next_batch(now).as_ref()), [1, 2]);
+        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [1, 2]);
         schedule.again_later(event(2, 2), now);
         schedule.give_up();
         schedule.push(event(3, 1));
         schedule.push(event(4, 2));
         let due = now + RETRY_DELAYS[1];
-        assert_eq!(numbers(schedule.next_batch(due).as_ref()), [4]);
+        assert_eq!(numbers(next_batch(&mut schedule, due).as_ref()), [4]);
         schedule.done(Group::of(&event(1, 1)));
-        assert_eq!(numbers(schedule.next_batch(due).as_ref()), [3]);
+        assert_eq!(numbers(next_batch(&mut schedule, due).as_ref()), [3]);
     }
 
     #[test]
@@ -319,10 +328,14 @@ mod tests {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         schedule.push(event(1, 1));
         schedule.push(delivery(2, 1, 1, QueueKind::DeadLetters));
-        let first = schedule.next_batch(now).expect("events");
+        let first = next_batch(&mut schedule, now).expect("events");
         assert_eq!((first.queue, numbers(Some(&first))), (QueueKind::Events, vec![1]));
-        let second = schedule.next_batch(now).expect("dead letters");
+        schedule.push(event(3, 2));
+        let open = |queue| queue == QueueKind::DeadLetters;
+        let second = schedule.next_batch(now, open).expect("dead letters");
         assert_eq!((second.queue, numbers(Some(&second))), (QueueKind::DeadLetters, vec![2]));
+        assert!(schedule.next_batch(now, open).is_none());
+        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [3]);
     }
 
     proptest! {
@@ -340,7 +353,7 @@ mod tests {
             }
             let mut under_way: VecDeque<Batch> = VecDeque::new();
             loop {
-                while under_way.len() < 3 && let Some(batch) = schedule.next_batch(now) {
+                while under_way.len() < 3 && let Some(batch) = next_batch(&mut schedule, now) {
                     prop_assert!(batch.deliveries.len() <= MESSAGES_MAX);
                     under_way.push_back(batch);
                 }

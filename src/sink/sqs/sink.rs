@@ -25,6 +25,7 @@ const SQS: Peer = Peer {
     label: "sqs",
     unreachable: "see whether the server of sqs.queue_url, or sqs.endpoint, can be reached from here",
     credentials: "the AWS credentials, sqs.region, and what their policy allows (docs/sqs.md)",
+    has_lanes: true,
 };
 
 /// So many messages are handed over at once; fewer whenever the relay has nothing more to produce.

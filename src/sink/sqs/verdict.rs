@@ -73,6 +73,8 @@ pub(super) enum Verdict {
     Refused(Refusal),
     /// It is to be sent again.
     Later(Failure),
+    /// The same, and all others later too.
+    Throttled(Failure),
 }
 
 /// Why a request failed.
@@ -91,6 +93,9 @@ pub(super) enum Rejection {
 /// By the error of a message in an answer.
 pub(super) fn of_entry(error: &BatchResultErrorEntry, address: &str) -> Verdict {
     let reason = said(address, error.code(), error.message());
+    if is_throttled(error.code()) {
+        return Verdict::Throttled(throttled(&reason));
+    }
     match of_code(error.code(), reason.clone()) {
         Some(Rejection::Failure { failure, .. }) => Verdict::Later(failure),
         Some(Rejection::Content(refusal)) => Verdict::Refused(refusal),
@@ -128,10 +133,9 @@ where
         return Rejection::Content(refusal);
     }
     let is_strange = if status < 400 { ", as SQS does not: see what else is there" } else { "" };
-    let reason = format!("{said}{is_strange} (status {status}; it is tried again)");
     let failure = match status {
-        401 | 403 | 407 => Failure::Unauthenticated(reason),
-        _ => Failure::Unusable(reason),
+        401 | 403 | 407 => Failure::Unauthenticated(format!("{said} (status {status})")),
+        _ => Failure::Unusable(format!("{said}{is_strange} (status {status}; it is tried again)")),
     };
     let reopens = matches!(failure, Failure::Unauthenticated(_));
     Rejection::Failure { failure, reopens }
@@ -162,13 +166,17 @@ fn of_code(code: &str, said: String) -> Option<Rejection> {
         let ground = if is_size { Ground::Size } else { Ground::Other };
         return Some(Rejection::Content(Refusal { ground, may_pass: false, reason: said }));
     }
-    let is_throttled = ["Throttl", "OverLimit", "RequestLimitExceeded", "SlowDown"]
+    is_throttled(code).then(|| Rejection::Failure { failure: throttled(&said), reopens: false })
+}
+
+fn is_throttled(code: &str) -> bool {
+    ["Throttl", "OverLimit", "RequestLimitExceeded", "SlowDown"]
         .iter()
-        .any(|part| name.contains(part));
-    if is_throttled {
-        return failure(unusable("SQS limits the rate; it is tried again"), false);
-    }
-    None
+        .any(|part| code.contains(part))
+}
+
+fn throttled(said: &str) -> Failure {
+    Failure::Unusable(format!("{said} (SQS limits the rate; it is tried again)"))
 }
 
 fn said(address: &str, code: &str, message: Option<&str>) -> String {
@@ -227,12 +235,11 @@ mod tests {
             "com.amazonaws.sqs#QueueDoesNotExist",
             "KMS.DisabledException",
             "KmsAccessDenied",
-            "RequestThrottled",
-            "KmsThrottled",
-            "ThrottlingException",
-            "OverLimit",
         ] {
             assert!(matches!(of(code, true), Verdict::Later(Failure::Unusable(_))), "{code}");
+        }
+        for code in ["RequestThrottled", "KmsThrottled", "ThrottlingException", "OverLimit"] {
+            assert!(matches!(of(code, true), Verdict::Throttled(Failure::Unusable(_))), "{code}");
         }
         assert!(matches!(of("InternalError", false), Verdict::Later(Failure::Unusable(_))));
     }

@@ -1,7 +1,7 @@
 //! The thread that sends: several requests at a time, each with messages of different groups.
 //!
-//! What fails for all messages stops everything: one request at a time then finds out whether it is
-//! over. What fails for one message delays its group alone.
+//! What fails for all messages of a queue stops that queue: one request at a time then finds out whether
+//! it is over. What fails for one message delays its group alone.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 
 use super::client::{Connection, Facts};
-use super::config::SqsSource;
+use super::config::{QueueKind, SqsSource};
 use super::message::{Limits, Message};
 use super::schedule::{Batch, Delivery, Group, Schedule};
 use super::verdict::{Rejection, Verdict};
@@ -35,8 +35,16 @@ const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_
 /// How often the limits of the queues are read again.
 const LIMITS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What fails and recovers by itself: a group, or (`None`) the queues.
-pub(super) type Lane = Option<Group>;
+/// What fails and recovers by itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lane {
+    /// Whether the queues can be asked about.
+    Connection,
+    /// Whether a queue accepts messages.
+    Queue(QueueKind),
+    /// One that has failed alone.
+    Group(Group),
+}
 
 /// What the queues take, once that was read.
 pub(super) type LimitsSender = watch::Sender<Option<[Limits; 2]>>;
@@ -50,7 +58,13 @@ pub(super) struct Worker {
     schedule: Schedule,
     /// The groups of which a message has failed alone.
     failing: BTreeSet<Group>,
-    outage: Option<Outage>,
+    /// While there is no connection.
+    offline: Option<Outage>,
+    /// While a queue rejects all messages, though it can perhaps be asked about: only a message that it
+    /// accepts ends that.
+    rejecting: [Option<Outage>; 2],
+    /// How many requests of each queue are under way.
+    under_way: [usize; 2],
 }
 
 /// What fails for all messages.
@@ -58,9 +72,19 @@ struct Outage {
     delays: ExponentialBackoff,
     /// When it is tried again.
     until: Instant,
-    /// Whether messages are rejected, though the queues can be asked about: only a message that is
-    /// accepted ends that.
-    is_of_sending: bool,
+}
+
+impl Outage {
+    /// It fails, perhaps again.
+    fn prolong(outage: &mut Option<Self>) {
+        let now = Instant::now();
+        let outage =
+            outage.get_or_insert_with(|| Self { delays: delays(RETRY_DELAYS), until: now });
+        // Requests that were under way together fail together.
+        if outage.until <= now {
+            outage.until = now + outage.delays.next().unwrap_or(RETRY_DELAYS[1]);
+        }
+    }
 }
 
 /// A request that has ended.
@@ -89,7 +113,9 @@ impl Worker {
             attempts,
             schedule: Schedule::default(),
             failing: BTreeSet::new(),
-            outage: None,
+            offline: None,
+            rejecting: [None, None],
+            under_way: [0, 0],
         }
     }
 
@@ -106,7 +132,7 @@ impl Worker {
     /// Opens a connection, however long it takes; `None`: the sink is gone.
     async fn connect(&mut self) -> Option<Connection> {
         loop {
-            if let Some(outage) = &self.outage {
+            if let Some(outage) = &self.offline {
                 let wait = outage.until.saturating_duration_since(Instant::now());
                 let mut epoch = self.epoch.clone();
                 let over = async { while epoch.changed().await.is_ok() {} };
@@ -122,12 +148,14 @@ impl Worker {
             match opened {
                 Ok((connection, facts)) => {
                     self.note_limits(&facts);
-                    if self.outage.as_ref().is_none_or(|outage| !outage.is_of_sending) {
-                        self.works();
-                    }
+                    self.offline = None;
+                    self.attempts.works(&Lane::Connection);
                     return Some(connection);
                 }
-                Err(failure) => self.fails(failure, &[]),
+                Err(failure) => {
+                    self.attempts.fails(Lane::Connection, failure, []);
+                    Outage::prolong(&mut self.offline);
+                }
             }
         }
     }
@@ -141,11 +169,12 @@ impl Worker {
     async fn serve(&mut self, connection: &Connection) -> Ended {
         let mut facts = pin!(facts_later(connection));
         let mut requests: FuturesUnordered<BoxFuture<'_, Answered>> = FuturesUnordered::new();
+        self.under_way = [0, 0];
         let mut reopens = false;
         loop {
             self.note_epoch();
-            while !reopens && self.may_send(requests.len()) {
-                let Some(batch) = self.schedule.next_batch(Instant::now()) else { break };
+            while !reopens && let Some(batch) = self.next_batch() {
+                self.under_way[batch.queue as usize] += 1;
                 requests.push(Box::pin(send(connection, batch)));
             }
             if reopens && requests.is_empty() {
@@ -186,19 +215,24 @@ impl Worker {
         }
     }
 
-    /// Whether another request may be made beside so many.
-    fn may_send(&self, under_way: usize) -> bool {
-        match &self.outage {
-            None => under_way < REQUESTS_MAX,
-            Some(outage) => under_way == 0 && outage.until <= Instant::now(),
+    /// What may be sent now.
+    fn next_batch(&mut self) -> Option<Batch> {
+        let (now, under_way) = (Instant::now(), self.under_way);
+        if under_way.iter().sum::<usize>() >= REQUESTS_MAX {
+            return None;
         }
+        let rejecting = &self.rejecting;
+        self.schedule.next_batch(now, |queue| match &rejecting[queue as usize] {
+            None => true,
+            Some(outage) => under_way[queue as usize] == 0 && outage.until <= now,
+        })
     }
 
     /// When something can be sent that cannot be now.
     fn wake(&self) -> Option<Instant> {
-        let outage = self.outage.as_ref().map(|outage| outage.until);
         let now = Instant::now();
-        [outage, self.schedule.next_due()].into_iter().flatten().filter(|at| *at > now).min()
+        let outages = self.rejecting.iter().flatten().map(|outage| outage.until);
+        outages.chain(self.schedule.next_due()).filter(|at| *at > now).min()
     }
 
     fn note_epoch(&mut self) {
@@ -212,7 +246,11 @@ impl Worker {
     fn give_up(&mut self) {
         self.schedule.give_up();
         for group in std::mem::take(&mut self.failing) {
-            self.attempts.gives_up(&Some(group));
+            self.attempts.gives_up(&Lane::Group(group));
+        }
+        // Whether messages are still rejected is reported with the next one.
+        for queue in QueueKind::ALL {
+            self.attempts.gives_up(&Lane::Queue(queue));
         }
     }
 
@@ -230,12 +268,10 @@ impl Worker {
     /// Applies the outcome of a request; whether the connection is to be opened anew.
     fn answered(&mut self, (batch, answer): Answered) -> bool {
         self.note_epoch();
+        self.under_way[batch.queue as usize] -= 1;
         match answer {
             Ok(verdicts) => {
-                self.works();
-                for (delivery, verdict) in batch.deliveries.into_iter().zip(verdicts) {
-                    self.settle(delivery, verdict);
-                }
+                self.settle_all(batch.queue, batch.deliveries.into_iter().zip(verdicts));
                 false
             }
             Err(Rejection::Content(refusal)) => {
@@ -244,10 +280,7 @@ impl Worker {
             }
             Err(Rejection::Failure { failure, reopens }) => {
                 let topics = batch.deliveries.iter().map(|one| one.sent.topic.as_str());
-                self.fails(failure, &topics.collect::<Vec<_>>());
-                if let Some(outage) = &mut self.outage {
-                    outage.is_of_sending = true;
-                }
+                self.rejects(batch.queue, failure, topics);
                 for delivery in batch.deliveries {
                     self.again(delivery, Schedule::again);
                 }
@@ -258,7 +291,7 @@ impl Worker {
 
     /// One of the messages is rejected: each is sent alone, to see which.
     fn rejected(&mut self, batch: Batch, refusal: &Refusal) {
-        self.works();
+        self.accepts(batch.queue);
         let is_single = batch.deliveries.len() == 1;
         for delivery in batch.deliveries {
             if is_single {
@@ -269,14 +302,39 @@ impl Worker {
         }
     }
 
+    fn settle_all(
+        &mut self,
+        queue: QueueKind,
+        outcomes: impl Iterator<Item = (Delivery, Verdict)>,
+    ) {
+        let mut throttled = Vec::new();
+        for (delivery, verdict) in outcomes {
+            match verdict {
+                Verdict::Throttled(failure) => throttled.push((delivery, failure)),
+                verdict => {
+                    self.accepts(queue);
+                    self.settle(delivery, verdict);
+                }
+            }
+        }
+        for (delivery, failure) in throttled {
+            self.rejects(queue, failure, [delivery.sent.topic.as_str()]);
+            self.again(delivery, Schedule::again);
+        }
+    }
+
     fn settle(&mut self, delivery: Delivery, verdict: Verdict) {
         let group = Group::of(&delivery);
         let is_current = delivery.sent.epoch == *self.epoch.borrow();
         match verdict {
-            Verdict::Later(failure) => {
+            Verdict::Later(failure) | Verdict::Throttled(failure) => {
                 if is_current {
                     self.failing.insert(group.clone());
-                    self.attempts.fails(Some(group), failure, [delivery.sent.topic.as_str()]);
+                    self.attempts.fails(
+                        Lane::Group(group),
+                        failure,
+                        [delivery.sent.topic.as_str()],
+                    );
                 }
                 self.again(delivery, |schedule, one| schedule.again_later(one, Instant::now()));
             }
@@ -308,29 +366,25 @@ impl Worker {
 
     fn recovers(&mut self, group: &Group) {
         if self.failing.remove(group) {
-            self.attempts.works(&Some(group.clone()));
+            self.attempts.works(&Lane::Group(group.clone()));
         }
     }
 
-    /// The queues answer.
-    fn works(&mut self) {
-        self.outage = None;
-        self.attempts.works(&None);
+    /// A queue takes messages.
+    fn accepts(&mut self, queue: QueueKind) {
+        self.rejecting[queue as usize] = None;
+        self.attempts.works(&Lane::Queue(queue));
     }
 
-    /// Something fails for all messages, as seen by those of these topics.
-    fn fails(&mut self, failure: Failure, topics: &[&str]) {
-        self.attempts.fails(None, failure, topics.iter().copied());
-        let now = Instant::now();
-        let outage = self.outage.get_or_insert_with(|| Outage {
-            delays: delays(RETRY_DELAYS),
-            until: now,
-            is_of_sending: false,
-        });
-        // Requests that were under way together fail together.
-        if outage.until <= now {
-            outage.until = now + outage.delays.next().unwrap_or(RETRY_DELAYS[1]);
-        }
+    /// A queue rejects messages, as seen by those of these topics, and would reject all.
+    fn rejects<'a>(
+        &mut self,
+        queue: QueueKind,
+        failure: Failure,
+        topics: impl IntoIterator<Item = &'a str>,
+    ) {
+        self.attempts.fails(Lane::Queue(queue), failure, topics);
+        Outage::prolong(&mut self.rejecting[queue as usize]);
     }
 }
 
