@@ -1,6 +1,7 @@
 //! Failover to a real standby: its slot synchronized, stale or missing, with everything that was
 //! published and without.
 
+use tokio_postgres::error::SqlState;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied};
 use walpost_bed::oracle::Verdict;
 use walpost_bed::writer::Writer;
@@ -48,7 +49,13 @@ impl Pair {
     async fn synchronize(&self, by_itself: bool) {
         eventually(LONG_TIMEOUT, "the slot is synchronized", async || {
             if !by_itself {
-                self.standby.execute("SELECT pg_sync_replication_slots()").await;
+                // It is an error where the standby has not received what the slot has confirmed.
+                let synchronize = "SELECT pg_sync_replication_slots()";
+                if let Err(error) = self.standby.client().await.batch_execute(synchronize).await {
+                    let is_behind = SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE;
+                    assert_eq!(error.code(), Some(&is_behind), "{error:?}");
+                    return false;
+                }
             }
             // A copy needs the primary's snapshot of running transactions.
             self.fixture.postgres.execute("SELECT pg_log_standby_snapshot()").await;

@@ -279,8 +279,7 @@ impl Worker {
                 false
             }
             Err(Rejection::Failure { failure, reopens }) => {
-                let topics = batch.deliveries.iter().map(|one| one.sent.topic.as_str());
-                self.rejects(batch.queue, failure, topics);
+                self.rejects(batch.queue, failure, &batch.deliveries);
                 for delivery in batch.deliveries {
                     self.again(delivery, Schedule::again);
                 }
@@ -318,7 +317,7 @@ impl Worker {
             }
         }
         for (delivery, failure) in throttled {
-            self.rejects(queue, failure, [delivery.sent.topic.as_str()]);
+            self.rejects(queue, failure, std::slice::from_ref(&delivery));
             self.again(delivery, Schedule::again);
         }
     }
@@ -376,14 +375,15 @@ impl Worker {
         self.attempts.works(&Lane::Queue(queue));
     }
 
-    /// A queue rejects messages, as seen by those of these topics, and would reject all.
-    fn rejects<'a>(
-        &mut self,
-        queue: QueueKind,
-        failure: Failure,
-        topics: impl IntoIterator<Item = &'a str>,
-    ) {
-        self.attempts.fails(Lane::Queue(queue), failure, topics);
+    /// A queue rejects these messages, and would reject all.
+    fn rejects(&mut self, queue: QueueKind, failure: Failure, deliveries: &[Delivery]) {
+        let epoch = *self.epoch.borrow();
+        let current = deliveries.iter().filter(|one| one.sent.epoch == epoch);
+        let mut topics = current.map(|one| one.sent.topic.as_str()).peekable();
+        // Those that were given up are no reason to expect another answer.
+        if topics.peek().is_some() {
+            self.attempts.fails(Lane::Queue(queue), failure, topics);
+        }
         Outage::prolong(&mut self.rejecting[queue as usize]);
     }
 }
