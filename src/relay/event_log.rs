@@ -118,10 +118,8 @@ impl EventLog {
         match condition {
             Condition::Unreachable(reason) => {
                 let reason = format!("{reason}; {}", self.peer.unreachable);
-                match &mut self.down {
-                    Some(down) if at.is_none() => down.at = None,
-                    Some(_) => {}
-                    None => self.goes_down(&reason, at, None),
+                if at.is_none() || self.down.is_none() {
+                    self.goes_down(&reason, at, None);
                 }
             }
             Condition::Unauthenticated(reason) => {

@@ -91,16 +91,17 @@ struct Inner<L> {
     failing: BTreeMap<L, Failure>,
     /// What was reported last, while lanes fail.
     reported: Option<Failure>,
+    /// Whether the end of what was reported is still to be reported.
+    is_down: bool,
 }
 
 impl<L: Ord> Inner<L> {
-    /// Whether that lane has failed until now.
-    fn recovers(&mut self, lane: &L) -> bool {
-        let has_failed = self.failing.remove(lane).is_some();
-        if self.failing.is_empty() && self.reported.take().is_some() {
-            self.conditions.push(Condition::Flowing);
+    /// That lane fails no more.
+    fn ends(&mut self, lane: &L) {
+        self.failing.remove(lane);
+        if self.failing.is_empty() {
+            self.reported = None;
         }
-        has_failed
     }
 }
 
@@ -123,6 +124,7 @@ impl<L: Ord> Default for Attempts<L> {
             connected: None,
             failing: BTreeMap::new(),
             reported: None,
+            is_down: false,
         };
         Self { inner: Mutex::new(inner), stirred: Notify::new(), delivered: Notify::new() }
     }
@@ -147,18 +149,29 @@ impl<L: Ord> Attempts<L> {
     pub(super) fn works(&self, lane: &L) {
         let mut inner = self.lock();
         let was = inner.connected.replace(true);
-        let is_new = inner.recovers(lane) || was != Some(true);
+        inner.ends(lane);
+        let is_over = inner.failing.is_empty() && std::mem::take(&mut inner.is_down);
+        if is_over {
+            inner.conditions.push(Condition::Flowing);
+        }
+        let is_new = is_over || was != Some(true);
         drop(inner);
         if is_new {
             self.stirred.notify_one();
         }
     }
 
-    /// A lane has nothing to send any more: the event that failed may come to another one.
+    /// A lane has nothing to send any more: the event that failed may come to another one. Whether that
+    /// works is not known yet.
     pub(super) fn gives_up(&self, lane: &L) {
-        if self.lock().recovers(lane) {
-            self.stirred.notify_one();
-        }
+        self.lock().ends(lane);
+    }
+
+    /// All lanes have nothing to send any more.
+    fn all_give_up(&self) {
+        let mut inner = self.lock();
+        inner.failing.clear();
+        inner.reported = None;
     }
 
     /// A lane fails, for events of these topics. Of the lanes that fail for the same kind of reason,
@@ -179,6 +192,7 @@ impl<L: Ord> Attempts<L> {
         if inner.reported.as_ref().map(Failure::code) != Some(code) {
             inner.conditions.push(failure.condition());
             inner.reported = Some(failure.clone());
+            inner.is_down = true;
         }
         inner.failing.insert(lane, failure);
         drop(inner);
@@ -228,6 +242,12 @@ impl<L: Ord> Taken<L> {
         for failed in failed {
             self.metrics.publish_error(&failed.topic, failed.code);
         }
+    }
+
+    /// The producer of this epoch is replaced: the same failure is reported again if it lasts.
+    pub(super) fn replaced(&mut self, epoch: u64) {
+        self.take(epoch);
+        self.attempts.all_give_up();
     }
 
     /// Counts a record that is refused.
@@ -291,7 +311,15 @@ mod tests {
         assert_eq!(taken.conditions(0), [Condition::Flowing]);
         attempts.fails(1, busy.clone(), None);
         attempts.gives_up(&1);
-        assert_eq!(taken.conditions(0), [busy.condition(), Condition::Flowing]);
+        assert_eq!(taken.conditions(0), [busy.condition()], "nothing has worked");
+        attempts.fails(2, busy.clone(), None);
+        taken.replaced(0);
+        attempts.fails(3, busy.clone(), None);
+        assert_eq!(taken.conditions(0), [busy.condition(), busy.condition()]);
+        attempts.works(&3);
+        assert_eq!(taken.conditions(0), [Condition::Flowing]);
+        attempts.works(&3);
+        assert!(taken.conditions(0).is_empty());
     }
 
     #[test]

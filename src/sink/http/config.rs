@@ -7,18 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::secrets;
 use super::signature::Signers;
 use super::url::HttpUrl;
 use crate::sink::Reread;
 
 /// Instead of an answer that repeats what may be secret.
 const WITHHELD: &str = "(its text is not shown: it repeats what may be secret in the request)";
-
-/// The shortest word of `http.authorization`, and the shortest run of letters and digits, that are
-/// looked for in an answer; and the shortest run without a digit of `http.url`.
-const SHORTEST: usize = 4;
-const RUN: usize = 8;
-const LONG_RUN: usize = 16;
 
 /// The endpoint, and what it is sent.
 #[derive(Debug, Clone)]
@@ -41,41 +36,39 @@ impl HttpConfig {
     /// What an endpoint says, unless it repeats what may be secret in walpost's own request: some show
     /// its path, or its headers.
     pub(super) fn shown<'a>(&self, said: &'a str) -> &'a str {
-        let lowercase = said.to_lowercase();
-        if self.secrets().iter().any(|secret| lowercase.contains(secret)) {
+        if secrets::are_repeated(&self.authorization_secrets(), said, secrets::SHORT)
+            || secrets::are_repeated(&self.url_secrets(), said, secrets::LONG)
+        {
             return WITHHELD;
         }
         said
     }
 
-    /// What an answer must not have to be shown, in lower case.
-    fn secrets(&self) -> Vec<String> {
-        let mut secrets = Vec::new();
-        let value = self.authorization.as_ref().map_or("", |secret| secret.expose_secret());
-        // What stands behind the scheme; a login is encoded.
-        let (scheme, rest) = value.split_once(char::is_whitespace).unwrap_or(("", value));
+    /// What stands behind the scheme, if there is one; and the password of an encoded login.
+    fn authorization_secrets(&self) -> Vec<String> {
+        let value = self.authorization.as_ref().map_or("", |secret| secret.expose_secret()).trim();
+        let is_scheme =
+            |word: &str| word.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
+        let (scheme, rest) = match value.split_once(char::is_whitespace) {
+            Some((word, rest)) if is_scheme(word) => (word, rest),
+            _ => ("", value),
+        };
         let login =
             BASE64.decode(rest.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"));
         let login = login.map(|login| String::from_utf8_lossy(&login).into_owned());
-        let password = login.as_deref().and_then(|login| Some(login.split_once(':')?.1));
-        for text in [Some(rest), password].into_iter().flatten() {
-            let words = text.split_whitespace().filter(|word| word.len() >= SHORTEST);
-            secrets.extend(words.map(str::to_lowercase));
-            secrets.extend(runs(text));
-        }
-        // Words of a URL's path are no secrets, as `webhooks`: tokens have digits, or are longer.
-        let is_token =
-            |run: &String| run.len() >= LONG_RUN || run.bytes().any(|byte| byte.is_ascii_digit());
-        secrets.extend(runs(self.url.path_and_query()).filter(is_token));
-        secrets
+        let password = login.and_then(|login| Some(login.split_once(':')?.1.to_owned()));
+        rest.split_whitespace().map(str::to_owned).chain(password).collect()
     }
-}
 
-/// Letters and digits that follow each other, in lower case: however an endpoint encodes a text that it
-/// repeats, they remain.
-fn runs(text: &str) -> impl Iterator<Item = String> {
-    let runs = text.split(|sign: char| !sign.is_ascii_alphanumeric());
-    runs.filter(|run| run.len() >= RUN).map(str::to_lowercase)
+    /// The parts of path and query that are no plain words, as `webhooks` is one.
+    fn url_secrets(&self) -> Vec<String> {
+        let parts = self.url.path_and_query().split(['/', '?', '&', '=']);
+        let is_token = |part: &&str| {
+            let has = |is: fn(&u8) -> bool| part.as_bytes().iter().any(is);
+            has(u8::is_ascii_digit) || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase)
+        };
+        parts.filter(is_token).map(str::to_owned).collect()
+    }
 }
 
 /// Where the endpoint is read again.
@@ -99,8 +92,9 @@ mod tests {
             "https://h/hooks/{topic}/T0K3NT0K3N?key=QU3RYS3CRET",
             "Bearer a/S3CRETs3cret+b==",
         );
-        let basic = config("https://h/webhooks", "Basic dXNlcjpzM2MtcjN0");
+        let basic = config("https://h/webhooks", "Basic dXNlcjpwQDVzL3crMHJk");
         let key = config("https://h", "ApiKey id=7 key=T0PS3CRET v=1");
+        let bare = config("https://h/aB3_xY9-kL2_mN8", "abcd1234efgh secretpart2");
         for (config, said, is_shown) in [
             (&bearer, "no such topic", true),
             (&bearer, "Bearer is expected at /hooks/", true),
@@ -108,14 +102,23 @@ mod tests {
             (&bearer, r#"{"sent":"a\/S3CRETs3cret+b=="}"#, false),
             (&bearer, "a%2FS3CRETs3cret%2Bb%3D%3D", false),
             (&bearer, "A&#x2F;S3CRETS3CRET", false),
+            (&bearer, "it begins with a/S3CRE...", false),
             (&bearer, "Cannot POST /hooks/orders/T0K3NT0K3N", false),
             (&bearer, "?key=qu3rys3cret", false),
+            (&bearer, "T%30%4b3NT0K3N", false),
             (&basic, "webhooks are not accepted", true),
             (&basic, "no Basic login, user", true),
-            (&basic, "dXNlcjpzM2MtcjN0", false),
-            (&basic, "wrong password: s3c-r3t", false),
+            (&basic, "dXNlcjpwQDVzL3crMHJk", false),
+            (&basic, "wrong password: p@5s/w+0rd", false),
+            (&basic, "wrong password: p%405s%2Fw%2B0rd", false),
+            (&basic, "wrong password: p&#64;5s&#x2F;w+0rd", false),
+            (&basic, r"wrong password: p@5s\/w+0rd", false),
+            (&basic, r"wrong password: p\u00405s\u002fw+0rd", false),
             (&key, "what is ApiKey?", true),
             (&key, "v=1 key=T0PS3CRET", false),
+            (&bare, "who is abcd1234efgh?", false),
+            (&bare, "who is s e c r e t p a r t 2?", false),
+            (&bare, "/aB3_xY9-kL2_mN8 is not there", false),
         ] {
             let shown = if is_shown { said } else { WITHHELD };
             assert_eq!(config.shown(said), shown, "{said}");

@@ -12,6 +12,7 @@ mod config;
 mod connection;
 mod lane;
 mod request;
+mod secrets;
 mod signature;
 mod sink;
 mod url;

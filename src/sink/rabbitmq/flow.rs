@@ -11,12 +11,12 @@ use crate::position::EventPosition;
 const WINDOW_MESSAGES: usize = 2048;
 const WINDOW_BYTES: usize = 8 << 20;
 
-/// How many messages that the broker has refused are sent again at once, at least: each routing key has
-/// its turn, since others may lead to another queue.
+/// How many messages that the broker has refused are sent again at once: half of them by their routing
+/// keys, which have their turns since each may lead to another queue, and half by their age.
 const RETRIED_AT_ONCE: usize = 16;
 
-/// The part of them that is sent again at once, at least: of a routing key too, some may lead to another
-/// queue. With a turn every two seconds each message has its own within nine minutes.
+/// The part of them that is sent again at once, at least, while none is accepted: with two seconds in
+/// between each message has its turn within 18 minutes, also if one routing key leads to several queues.
 const RETRIED_PART: usize = 256;
 
 /// What became of a message.
@@ -45,51 +45,60 @@ pub(super) struct Flow {
     again: Waiting,
     /// How many messages were refused, and are not stored yet.
     retried: usize,
+    /// How many were sent again since [`Flow::retry`], and how many of them were accepted.
+    tried: usize,
+    accepted: usize,
 }
 
-/// Messages by their routing keys, which have their turns one after the other.
+/// Messages that wait for their turn.
 #[derive(Debug, Default)]
 struct Waiting {
-    by_routing_key: HashMap<String, VecDeque<Message>>,
+    /// By their age.
+    messages: BTreeMap<u64, Message>,
+    next: u64,
+    /// The ages of each routing key.
+    by_routing_key: HashMap<String, VecDeque<u64>>,
+    /// Each of these routing keys once.
     turns: VecDeque<String>,
-    len: usize,
 }
 
 impl Waiting {
     fn push(&mut self, message: Message) {
-        self.len += 1;
-        if let Some(others) = self.by_routing_key.get_mut(&message.routing_key) {
-            others.push_back(message);
-            return;
-        }
-        let routing_key = message.routing_key.clone();
-        self.turns.push_back(routing_key.clone());
-        self.by_routing_key.insert(routing_key, VecDeque::from([message]));
-    }
-
-    /// The next one of the routing key whose turn it is.
-    fn pop(&mut self) -> Option<Message> {
-        let routing_key = self.turns.pop_front()?;
-        let messages = self.by_routing_key.get_mut(&routing_key)?;
-        let message = messages.pop_front();
-        if messages.is_empty() {
-            self.by_routing_key.remove(&routing_key);
+        if let Some(ages) = self.by_routing_key.get_mut(&message.routing_key) {
+            ages.push_back(self.next);
         } else {
-            self.turns.push_back(routing_key);
+            self.turns.push_back(message.routing_key.clone());
+            self.by_routing_key.insert(message.routing_key.clone(), VecDeque::from([self.next]));
         }
-        self.len -= usize::from(message.is_some());
-        message
+        self.messages.insert(self.next, message);
+        self.next += 1;
     }
 
-    /// The next one of this routing key.
-    fn pop_of(&mut self, routing_key: &str) -> Option<Message> {
-        let messages = self.by_routing_key.get_mut(routing_key)?;
-        // The last one is left to its turn.
-        if messages.len() < 2 {
-            return None;
+    /// The oldest one of the routing key whose turn it is.
+    fn pop_in_turn(&mut self) -> Option<Message> {
+        while let Some(routing_key) = self.turns.pop_front() {
+            if let Some(message) = self.pop_of(&routing_key) {
+                self.turns.push_back(routing_key);
+                return Some(message);
+            }
+            self.by_routing_key.remove(&routing_key);
         }
-        self.len -= 1;
-        messages.pop_front()
+        None
+    }
+
+    /// The oldest one of this routing key.
+    fn pop_of(&mut self, routing_key: &str) -> Option<Message> {
+        let age = self.by_routing_key.get_mut(routing_key)?.pop_front()?;
+        self.messages.remove(&age)
+    }
+
+    /// The oldest one of all, which is the oldest one of its routing key too.
+    fn pop_oldest(&mut self) -> Option<Message> {
+        let (_, message) = self.messages.pop_first()?;
+        if let Some(ages) = self.by_routing_key.get_mut(&message.routing_key) {
+            ages.pop_front();
+        }
+        Some(message)
     }
 }
 
@@ -196,12 +205,22 @@ impl Flow {
         self.again.push(message);
     }
 
-    /// Some of those that were put back may be sent again, each in its turn. Not all: if one of the
-    /// queues that take a message is full, the others get it once more each time.
-    pub(super) fn retry(&mut self) {
-        let at_once = RETRIED_AT_ONCE.max(self.again.len / RETRIED_PART);
-        let some: Vec<_> = std::iter::from_fn(|| self.again.pop()).take(at_once).collect();
+    /// Some of those that were put back may be sent again. Not all: if one of the queues that take a
+    /// message is full, the others get it once more each time. `is_idle`: none was accepted for long.
+    pub(super) fn retry(&mut self, is_idle: bool) {
+        let part = if is_idle { self.again.messages.len() / RETRIED_PART } else { 0 };
+        (self.tried, self.accepted) = (0, 0);
+        let mut some = Vec::new();
+        for number in 0..RETRIED_AT_ONCE.max(part) {
+            let by_age = number % 2 == 1;
+            some.extend(if by_age { self.again.pop_oldest() } else { self.again.pop_in_turn() });
+        }
         self.send_first(some);
+    }
+
+    /// Whether the broker has accepted at least half of those that were sent again since the last retry.
+    pub(super) fn is_easing(&self) -> bool {
+        self.tried > 0 && self.accepted * 2 >= self.tried
     }
 
     /// The broker has accepted, or returned, a message. If it was refused before, others of its routing
@@ -209,7 +228,9 @@ impl Flow {
     fn no_longer_refused(&mut self, message: &Message) {
         if message.is_retried {
             self.retried -= 1;
-            let next = || self.again.pop_of(&message.routing_key).or_else(|| self.again.pop());
+            self.accepted += 1;
+            let waiting = &mut self.again;
+            let next = || waiting.pop_of(&message.routing_key).or_else(|| waiting.pop_in_turn());
             let some: Vec<_> = std::iter::from_fn(next).take(2).collect();
             self.send_first(some);
         }
@@ -217,6 +238,7 @@ impl Flow {
 
     /// These may be sent, before everything else.
     fn send_first(&mut self, messages: Vec<Message>) {
+        self.tried += messages.len();
         for message in messages.into_iter().rev() {
             self.ready.push_front(message);
         }
@@ -299,7 +321,7 @@ mod tests {
         };
         flow.put_back(one);
         assert!(sent(&mut flow).is_empty() && flow.is_retrying());
-        flow.retry();
+        flow.retry(false);
         assert_eq!(sent(&mut flow), ["1"]);
         assert!(flow.is_retrying());
         let Some(Confirmed::Stored(one)) = flow.confirmed(3, false, true).pop() else {
@@ -326,38 +348,49 @@ mod tests {
         };
         answer(&mut flow, false);
         for first in ["1", "17", "33"] {
-            flow.retry();
+            flow.retry(true);
             let again = sent(&mut flow);
             assert_eq!((again.len(), again[0].as_str()), (16, first), "each has its turn");
             answer(&mut flow, false);
         }
-        flow.retry();
+        assert!(!flow.is_easing());
+        flow.retry(true);
         for expected in [16, 32, 52, 0] {
             assert_eq!(sent(&mut flow).len(), expected);
             answer(&mut flow, true);
+            assert!(flow.is_easing());
         }
         assert!(!flow.is_retrying());
     }
 
-    /// The queue of another routing key may have room.
+    /// Another routing key may lead to a queue that has room; so may the same one.
     #[test]
-    fn routing_keys_do_not_wait_for_each_other() {
+    fn routing_keys_do_not_wait_for_each_other_nor_for_the_number_of_the_others() {
         let mut flow = Flow::default();
-        let other = |number| Message { routing_key: "other".to_owned(), ..message(number, "") };
-        (1..=9_000).for_each(|number| flow.put_back(message(number, "")));
-        flow.put_back(other(9_001));
-        flow.put_back(other(9_002));
-        flow.retry();
+        let of = |number: u64, routing_key: &str| Message {
+            routing_key: routing_key.to_owned(),
+            ..message(number, "")
+        };
+        (1..=9_000).for_each(|number| flow.put_back(of(number, "many")));
+        flow.put_back(of(9_001, "few"));
+        flow.put_back(of(9_002, "few"));
+        flow.retry(true);
         let again = sent(&mut flow);
         assert_eq!(again.len(), 9_002 / RETRIED_PART);
-        assert_eq!(again[..4], ["1", "9001", "2", "9002"]);
-        let became = flow.confirmed(2, false, true);
+        assert_eq!(again[..6], ["1", "2", "9001", "3", "4", "5"]);
+        let became = flow.confirmed(3, false, true);
         let Some(Confirmed::Stored(accepted)) = became.first() else { panic!("{became:?}") };
-        flow.put_back(other(9_003));
-        flow.put_back(other(9_004));
-        flow.put_back(other(9_005));
+        (9_003..=9_005).for_each(|number| flow.put_back(of(number, "few")));
         flow.release(accepted);
-        assert_eq!(sent(&mut flow), ["9003", "9004"], "another one of its own");
+        assert_eq!(sent(&mut flow), ["9003", "9004"], "others of its own");
+        // A routing key for each message.
+        let mut flow = Flow::default();
+        (1..=16).for_each(|number| flow.put_back(of(number, "many")));
+        (17..=5_000).for_each(|number| flow.put_back(of(number, &number.to_string())));
+        flow.retry(false);
+        let again = sent(&mut flow);
+        let older = again.iter().filter(|number| number.parse::<u64>().expect("a number") <= 16);
+        assert_eq!((again.len(), older.count()), (RETRIED_AT_ONCE, 9), "{again:?}");
     }
 
     #[test]

@@ -32,8 +32,8 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(15);
 /// How many bytes are given to the connection at once.
 const PENDING_MAX: usize = 256 << 10;
 
-/// Minimum and maximum delay before refused messages are sent again: twice as long as the last one if
-/// the broker has accepted none of them since, and half as long otherwise.
+/// Minimum and maximum delay before refused messages are sent again: half as long as the last one if
+/// the broker has accepted half of those that were sent again, and twice as long otherwise.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// What is there when a connection begins.
@@ -78,8 +78,6 @@ pub(super) struct RabbitLink {
     reading_since: Instant,
     retry_at: Option<Instant>,
     retry_delay: Duration,
-    /// Whether the broker has accepted a message that it had refused, since the last delay began.
-    is_easing: bool,
 }
 
 impl Link for RabbitLink {
@@ -112,7 +110,6 @@ impl Link for RabbitLink {
             reading_since: Instant::now(),
             retry_at: None,
             retry_delay: RETRY_DELAYS[0],
-            is_easing: true,
         };
         Ok((link, synced))
     }
@@ -184,8 +181,12 @@ impl RabbitLink {
             wire.push_frame(&AMQPFrame::Heartbeat)?;
         }
         if self.retry_at.is_some_and(|at| at <= Instant::now()) {
-            self.retry_at = None;
-            self.flow.retry();
+            let [least, most] = RETRY_DELAYS;
+            let is_idle = self.retry_delay == most && !self.flow.is_easing();
+            let delay = self.retry_delay;
+            let delay = if self.flow.is_easing() { delay / 2 } else { delay * 2 };
+            (self.retry_at, self.retry_delay) = (None, delay.clamp(least, most));
+            self.flow.retry(is_idle);
         }
         Ok(())
     }
@@ -287,7 +288,6 @@ impl RabbitLink {
     fn became(&mut self, one: Confirmed, session: &Session<'_, Self>, stored: &mut Vec<Message>) {
         match one {
             Confirmed::Stored(message) => {
-                self.is_easing |= message.is_retried;
                 self.flow.release(&message);
                 stored.push(message);
             }
@@ -322,10 +322,6 @@ impl RabbitLink {
         self.flow.put_back(message);
         self.refused = Some(reason);
         if self.retry_at.is_none() {
-            let [least, most] = RETRY_DELAYS;
-            let delay = self.retry_delay;
-            let delay = if std::mem::take(&mut self.is_easing) { delay / 2 } else { delay * 2 };
-            self.retry_delay = delay.clamp(least, most);
             self.retry_at = Some(Instant::now() + self.retry_delay);
         }
     }

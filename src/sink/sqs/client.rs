@@ -55,21 +55,26 @@ pub(crate) struct Facts {
 impl Connection {
     /// Makes a client, and reads what the queues are.
     pub(crate) async fn open(config: SqsConfig) -> Result<(Self, [Option<Facts>; 2]), Failure> {
-        let client = client(&config).await?;
-        let connection = Self { client, config };
-        let facts = connection.facts().await?;
+        let connection = Self::new(config).await?;
+        let mut facts = [None, None];
+        for kind in QueueKind::ALL {
+            facts[kind as usize] = connection.facts(kind).await?;
+        }
         Ok((connection, facts))
     }
 
-    /// What the queues are.
-    pub(super) async fn facts(&self) -> Result<[Option<Facts>; 2], Failure> {
-        let mut facts = [None, None];
-        for kind in QueueKind::ALL {
-            if let Some(queue) = self.config.queue(kind) {
-                facts[kind as usize] = Some(self.facts_of(queue).await?);
-            }
+    /// Makes a client.
+    pub(super) async fn new(config: SqsConfig) -> Result<Self, Failure> {
+        let client = client(&config).await?;
+        Ok(Self { client, config })
+    }
+
+    /// What a queue is; `None`: there is none.
+    pub(super) async fn facts(&self, kind: QueueKind) -> Result<Option<Facts>, Failure> {
+        match self.config.queue(kind) {
+            Some(queue) => Ok(Some(self.facts_of(queue).await?)),
+            None => Ok(None),
         }
-        Ok(facts)
     }
 
     /// The attributes of a queue that has to be there, and be a FIFO queue.

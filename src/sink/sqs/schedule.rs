@@ -167,11 +167,23 @@ impl Schedule {
 
     /// It is sent again, before the others of its group: at once.
     pub(super) fn again(&mut self, delivery: Delivery) {
+        let group = self.put_back(delivery);
+        self.ready[group.queue as usize].push_front(group);
+    }
+
+    /// The same once all other groups had their turn.
+    pub(super) fn again_last(&mut self, delivery: Delivery) {
+        let group = self.put_back(delivery);
+        self.ready[group.queue as usize].push_back(group);
+    }
+
+    /// Before the others of its group.
+    fn put_back(&mut self, delivery: Delivery) -> Group {
         let group = Group::of(&delivery);
         let waiting = self.groups.entry(group.clone()).or_default();
         waiting.state = State::Listed;
         waiting.deliveries.push_front(delivery);
-        self.ready[group.queue as usize].push_front(group);
+        group
     }
 
     /// At once and without others.
@@ -183,10 +195,7 @@ impl Schedule {
     pub(super) fn again_later(&mut self, mut delivery: Delivery, now: Instant) {
         let delays = delivery.delays.get_or_insert_with(|| delays(RETRY_DELAYS));
         let at = now + delays.next().unwrap_or(RETRY_DELAYS[1]);
-        let group = Group::of(&delivery);
-        let waiting = self.groups.entry(group.clone()).or_default();
-        waiting.state = State::Listed;
-        waiting.deliveries.push_front(delivery);
+        let group = self.put_back(delivery);
         self.count += 1;
         self.delayed.insert((at, self.count), group);
     }
@@ -343,7 +352,7 @@ mod tests {
         #[test]
         fn groups_are_delivered_in_order(
             groups in prop::collection::vec(0..6_u8, 1..60),
-            outcomes in prop::collection::vec(0..5_u8, 200),
+            outcomes in prop::collection::vec(0..6_u8, 200),
         ) {
             let (mut schedule, mut now) = (Schedule::default(), Instant::now());
             let mut outcomes = outcomes.into_iter();
@@ -377,6 +386,7 @@ mod tests {
                         }
                         2 => schedule.again(one),
                         3 => schedule.again_alone(one),
+                        4 => schedule.again_last(one),
                         _ => schedule.again_later(one, now),
                     }
                 }

@@ -177,8 +177,9 @@ impl Sink for SqsSink {
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
         self.made.clear();
-        self.taken.take(*self.epoch.borrow());
+        let before = *self.epoch.borrow();
         self.epoch.send_modify(|epoch| *epoch += 1);
+        self.taken.replaced(before);
         Ok(())
     }
 }

@@ -73,7 +73,7 @@ pub(super) enum Verdict {
     Refused(Refusal),
     /// It is to be sent again.
     Later(Failure),
-    /// The same, and all others later too.
+    /// The same: too many are sent.
     Throttled(Failure),
 }
 
@@ -157,7 +157,7 @@ fn of_code(code: &str, said: String) -> Option<Rejection> {
         return failure(Failure::Unauthenticated(said), true);
     }
     if QUEUE.contains(&name) {
-        let advice = "create the queue, as docs/sqs.md shows, or correct sqs.queue_url";
+        let advice = "create the queue, as docs/sqs.md shows, or correct sqs.queue_url, or sqs.dead_letter_queue_url";
         return failure(unusable(advice), true);
     }
     if CONTENT.contains(&name) {

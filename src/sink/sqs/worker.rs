@@ -141,13 +141,8 @@ impl Worker {
                     () = over => return None,
                 }
             }
-            let opened = match self.source.read() {
-                Ok(config) => Connection::open(config).await,
-                Err(reason) => Err(Failure::Unusable(reason)),
-            };
-            match opened {
-                Ok((connection, facts)) => {
-                    self.note_limits(&facts);
+            match self.open().await {
+                Ok(connection) => {
                     self.offline = None;
                     self.attempts.works(&Lane::Connection);
                     return Some(connection);
@@ -160,9 +155,29 @@ impl Worker {
         }
     }
 
-    fn note_limits(&self, facts: &[Option<Facts>; 2]) {
-        let events = facts[0].as_ref().map(|facts| facts.limits);
-        let letters = facts[1].as_ref().map(|facts| facts.limits).or(events);
+    /// Makes a client, and asks about the queues. Both have to be there at first; later each is found to
+    /// be missing by its own messages.
+    async fn open(&self) -> Result<Connection, Failure> {
+        let config = self.source.read().map_err(Failure::Unusable)?;
+        if self.limits.borrow().is_some() {
+            let connection = Connection::new(config).await?;
+            let events = connection.facts(QueueKind::Events).await?;
+            self.note_limits(events.as_ref(), None);
+            return Ok(connection);
+        }
+        let (connection, [events, letters]) = Connection::open(config).await?;
+        self.note_limits(events.as_ref(), letters.as_ref());
+        Ok(connection)
+    }
+
+    /// What is not known now is as before.
+    fn note_limits(&self, events: Option<&Facts>, letters: Option<&Facts>) {
+        let known = *self.limits.borrow();
+        let limits = |facts: Option<&Facts>, kind: QueueKind| {
+            facts.map(|facts| facts.limits).or(known.map(|known| known[kind as usize]))
+        };
+        let events = limits(events, QueueKind::Events);
+        let letters = limits(letters, QueueKind::DeadLetters).or(events);
         self.limits.send_replace(events.zip(letters).map(|(one, two)| [one, two]));
     }
 
@@ -202,12 +217,8 @@ impl Worker {
                     None => return Ended::Gone,
                     Some(more) => self.push(more),
                 },
-                found = &mut facts => {
-                    // What is known from before is still used if nothing is found.
-                    match found {
-                        Ok(found) => self.note_limits(&found),
-                        Err(failure) => tracing::debug!(?failure, "cannot ask about the queues"),
-                    }
+                [events, letters] = &mut facts => {
+                    self.note_limits(events.as_ref(), letters.as_ref());
                     facts.set(facts_later(connection));
                 }
                 () = due => {}
@@ -306,19 +317,21 @@ impl Worker {
         queue: QueueKind,
         outcomes: impl Iterator<Item = (Delivery, Verdict)>,
     ) {
-        let mut throttled = Vec::new();
+        let outcomes: Vec<_> = outcomes.collect();
+        let is_throttled = |(_, verdict): &(_, Verdict)| matches!(verdict, Verdict::Throttled(_));
+        // Where others are accepted it may be a limit of their groups.
+        let are_all = outcomes.iter().all(is_throttled);
+        if !are_all {
+            self.accepts(queue);
+        }
         for (delivery, verdict) in outcomes {
             match verdict {
-                Verdict::Throttled(failure) => throttled.push((delivery, failure)),
-                verdict => {
-                    self.accepts(queue);
-                    self.settle(delivery, verdict);
+                Verdict::Throttled(failure) if are_all => {
+                    self.rejects(queue, failure, std::slice::from_ref(&delivery));
+                    self.again(delivery, Schedule::again_last);
                 }
+                verdict => self.settle(delivery, verdict),
             }
-        }
-        for (delivery, failure) in throttled {
-            self.rejects(queue, failure, std::slice::from_ref(&delivery));
-            self.again(delivery, Schedule::again);
         }
     }
 
@@ -388,10 +401,17 @@ impl Worker {
     }
 }
 
-/// What the queues are, after a while.
-async fn facts_later(connection: &Connection) -> Result<[Option<Facts>; 2], Failure> {
+/// What the queues are, after a while, as far as they can be asked about.
+async fn facts_later(connection: &Connection) -> [Option<Facts>; 2] {
     sleep(LIMITS_INTERVAL).await;
-    connection.facts().await
+    let mut facts = [None, None];
+    for kind in QueueKind::ALL {
+        match connection.facts(kind).await {
+            Ok(found) => facts[kind as usize] = found,
+            Err(failure) => tracing::debug!(?failure, "cannot ask about a queue"),
+        }
+    }
+    facts
 }
 
 async fn send(connection: &Connection, batch: Batch) -> Answered {

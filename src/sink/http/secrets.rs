@@ -1,0 +1,90 @@
+//! Whether a text repeats a secret, however it is encoded: as in a URL, in JSON or in HTML, in capitals,
+//! with spaces in between, or only a part of it. Pure.
+
+/// How much of a secret must not be repeated, in letters and digits; a secret that has fewer is looked for
+/// as a whole.
+pub(super) const SHORT: usize = 6;
+pub(super) const LONG: usize = 8;
+
+/// A secret with fewer letters and digits would be found anywhere.
+const LEAST: usize = 4;
+
+/// Whether a text has as many letters and digits of one of the secrets, in their order.
+pub(super) fn are_repeated(secrets: &[String], text: &str, length: usize) -> bool {
+    let text = reduced(text);
+    secrets.iter().map(|secret| reduced(secret)).any(|secret| {
+        let parts = secret.as_bytes().windows(length.min(secret.len()).max(1));
+        secret.len() >= LEAST
+            && parts.map(String::from_utf8_lossy).any(|part| text.contains(&*part))
+    })
+}
+
+/// The letters and digits of ASCII, in lower case, once what is encoded is decoded.
+fn reduced(text: &str) -> String {
+    let mut letters = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (sign, length) = escaped(rest).unwrap_or((first, first.len_utf8()));
+        if sign.is_ascii_alphanumeric() {
+            letters.push(sign.to_ascii_lowercase());
+        }
+        rest = &rest[length..];
+    }
+    letters
+}
+
+/// The character that an escape at the beginning means, and the escape's length in bytes.
+fn escaped(text: &str) -> Option<(char, usize)> {
+    let of = |digits: &str, radix: u32| u32::from_str_radix(digits, radix).ok().map(to_char);
+    if let Some(rest) = text.strip_prefix('%') {
+        return Some((of(rest.get(..2)?, 16)?, 3));
+    }
+    if let Some(rest) = text.strip_prefix("\\u") {
+        return Some((of(rest.get(..4)?, 16)?, 6));
+    }
+    let rest = text.strip_prefix('&')?;
+    let end = rest.bytes().take(10).position(|byte| byte == b';')?;
+    let name = &rest[..end];
+    let sign = match name.strip_prefix('#') {
+        Some(number) => match number.strip_prefix(['x', 'X']) {
+            Some(digits) => of(digits, 16)?,
+            None => of(number, 10)?,
+        },
+        // Names are those of signs: `amp`, `quot`.
+        None => ' ',
+    };
+    Some((sign, end + 2))
+}
+
+fn to_char(number: u32) -> char {
+    char::from_u32(number).unwrap_or(' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for (text, expected) in [
+            ("a/B-c_1", "abc1"),
+            ("%41%62%zz%4", "abzz4"),
+            ("\\u0041\\u00", "au00"),
+            ("&#65;&#x42;&amp;c&; &toolongtobeaname;", "abctoolongtobeaname"),
+            ("é\0K", "k"),
+        ] {
+            assert_eq!(reduced(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_secret_is_found_and_a_short_one_as_a_whole() {
+        let secrets = ["abcdefgh".to_owned(), "x1y2".to_owned(), "ab".to_owned()];
+        for (text, found) in
+            [("abcde", false), ("-bcdefg-", true), ("x1y", false), ("<X1Y2>", true), ("ab", false)]
+        {
+            assert_eq!(are_repeated(&secrets, text, SHORT), found, "{text}");
+        }
+        assert!(!are_repeated(&[], "", SHORT));
+    }
+}
