@@ -45,9 +45,9 @@ pub(super) struct Flow {
     again: Waiting,
     /// How many messages were refused, and are not stored yet.
     retried: usize,
-    /// How many were sent again since [`Flow::retry`], and how many of them were accepted.
-    tried: usize,
+    /// How many of those that were sent again were accepted since [`Flow::retry`], and how many refused.
     accepted: usize,
+    refused: usize,
 }
 
 /// Messages that wait for their turn.
@@ -199,7 +199,9 @@ impl Flow {
 
     /// Keeps a message until [`Flow::retry`]. Its key waits.
     pub(super) fn put_back(&mut self, mut message: Message) {
-        if !std::mem::replace(&mut message.is_retried, true) {
+        if std::mem::replace(&mut message.is_retried, true) {
+            self.refused += 1;
+        } else {
             self.retried += 1;
         }
         self.again.push(message);
@@ -209,7 +211,7 @@ impl Flow {
     /// message is full, the others get it once more each time. `is_idle`: none was accepted for long.
     pub(super) fn retry(&mut self, is_idle: bool) {
         let part = if is_idle { self.again.messages.len() / RETRIED_PART } else { 0 };
-        (self.tried, self.accepted) = (0, 0);
+        (self.accepted, self.refused) = (0, 0);
         let mut some = Vec::new();
         for number in 0..RETRIED_AT_ONCE.max(part) {
             let by_age = number % 2 == 1;
@@ -220,7 +222,7 @@ impl Flow {
 
     /// Whether the broker has accepted at least half of those that were sent again since the last retry.
     pub(super) fn is_easing(&self) -> bool {
-        self.tried > 0 && self.accepted * 2 >= self.tried
+        self.accepted > 0 && self.accepted >= self.refused
     }
 
     /// The broker has accepted, or returned, a message. If it was refused before, others of its routing
@@ -238,7 +240,6 @@ impl Flow {
 
     /// These may be sent, before everything else.
     fn send_first(&mut self, messages: Vec<Message>) {
-        self.tried += messages.len();
         for message in messages.into_iter().rev() {
             self.ready.push_front(message);
         }
