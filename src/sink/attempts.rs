@@ -167,6 +167,12 @@ impl<L: Ord> Attempts<L> {
         self.lock().ends(lane);
     }
 
+    /// There is no connection, for whatever reason.
+    #[cfg(feature = "sqs")]
+    pub(super) fn disconnected(&self) {
+        self.lock().connected = Some(false);
+    }
+
     /// All lanes have nothing to send any more.
     fn all_give_up(&self) {
         let mut inner = self.lock();

@@ -15,6 +15,9 @@ use crate::sink::Reread;
 /// Instead of an answer that repeats what may be secret.
 const WITHHELD: &str = "(its text is not shown: it repeats what may be secret in the request)";
 
+/// What has so many bytes is no plain word.
+const LONG_WORD: usize = 16;
+
 /// The endpoint, and what it is sent.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
@@ -33,15 +36,16 @@ pub struct HttpConfig {
 }
 
 impl HttpConfig {
-    /// What an endpoint says, unless it repeats what may be secret in walpost's own request: some show
-    /// its path, or its headers.
-    pub(super) fn shown<'a>(&self, said: &'a str) -> &'a str {
-        if secrets::are_repeated(&self.authorization_secrets(), said, secrets::SHORT)
-            || secrets::are_repeated(&self.url_secrets(), said, secrets::LONG)
+    /// The beginning of what an endpoint says, unless it repeats what may be secret in walpost's own
+    /// request: some show its path, or its headers.
+    pub(super) fn shown(&self, said: &str, signs_max: usize) -> String {
+        let visible: String = said.chars().take(signs_max).collect();
+        if secrets::are_repeated(&self.authorization_secrets(), &visible, secrets::SHORT)
+            || secrets::are_repeated(&self.url_secrets(), &visible, secrets::LONG)
         {
-            return WITHHELD;
+            return WITHHELD.to_owned();
         }
-        said
+        crate::excerpt::at_most(signs_max, said)
     }
 
     /// What stands behind the scheme, if there is one; and the password of an encoded login.
@@ -65,7 +69,9 @@ impl HttpConfig {
         let parts = self.url.path_and_query().split(['/', '?', '&', '=']);
         let is_token = |part: &&str| {
             let has = |is: fn(&u8) -> bool| part.as_bytes().iter().any(is);
-            has(u8::is_ascii_digit) || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase)
+            has(u8::is_ascii_digit)
+                || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase)
+                || part.len() >= LONG_WORD
         };
         parts.filter(is_token).map(str::to_owned).collect()
     }
@@ -95,6 +101,8 @@ mod tests {
         let basic = config("https://h/webhooks", "Basic dXNlcjpwQDVzL3crMHJk");
         let key = config("https://h", "ApiKey id=7 key=T0PS3CRET v=1");
         let bare = config("https://h/aB3_xY9-kL2_mN8", "abcd1234efgh secretpart2");
+        let long =
+            config("https://h/hooks/qwertyuiopasdfghjkl", "Basic dTrQv9Cw0YDQvtC70Ywt0LrQu9GO0Yc=");
         for (config, said, is_shown) in [
             (&bearer, "no such topic", true),
             (&bearer, "Bearer is expected at /hooks/", true),
@@ -119,9 +127,11 @@ mod tests {
             (&bare, "who is abcd1234efgh?", false),
             (&bare, "who is s e c r e t p a r t 2?", false),
             (&bare, "/aB3_xY9-kL2_mN8 is not there", false),
+            (&long, "no qwertyuiopasdfg", false),
+            (&long, "пароль-ключ", false),
         ] {
             let shown = if is_shown { said } else { WITHHELD };
-            assert_eq!(config.shown(said), shown, "{said}");
+            assert_eq!(config.shown(said, 200), shown, "{said}");
         }
     }
 }

@@ -16,7 +16,6 @@ use super::config::{HttpConfig, HttpSource};
 use super::connection::{Connection, connect};
 use super::request::Delivery;
 use super::verdict::{Verdict, verdict};
-use crate::excerpt::at_most;
 use crate::sink::Outcome;
 use crate::sink::attempts::{Attempts, Failure};
 use crate::sink::delays::delays;
@@ -266,8 +265,10 @@ async fn read(
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, ANSWER_MAX).collect().await.ok();
     let said = body.map(|body| {
-        let text = body.to_bytes();
-        at_most(SHOWN, config.shown(&String::from_utf8_lossy(&text)).trim())
+        if head.status.is_success() {
+            return String::new();
+        }
+        config.shown(String::from_utf8_lossy(&body.to_bytes()).trim(), SHOWN)
     });
     (head, said)
 }

@@ -45,9 +45,9 @@ pub(super) struct Flow {
     again: Waiting,
     /// How many messages were refused, and are not stored yet.
     retried: usize,
-    /// How many of those that were sent again were accepted since [`Flow::retry`], and how many refused.
+    /// How many [`Flow::retry`] has sent again, and how many were accepted since then.
+    tried: usize,
     accepted: usize,
-    refused: usize,
 }
 
 /// Messages that wait for their turn.
@@ -199,30 +199,30 @@ impl Flow {
 
     /// Keeps a message until [`Flow::retry`]. Its key waits.
     pub(super) fn put_back(&mut self, mut message: Message) {
-        if std::mem::replace(&mut message.is_retried, true) {
-            self.refused += 1;
-        } else {
+        if !std::mem::replace(&mut message.is_retried, true) {
             self.retried += 1;
         }
         self.again.push(message);
     }
 
     /// Some of those that were put back may be sent again. Not all: if one of the queues that take a
-    /// message is full, the others get it once more each time. `is_idle`: none was accepted for long.
-    pub(super) fn retry(&mut self, is_idle: bool) {
+    /// message is full, the others get it once more each time. `is_late`: the last time was long ago.
+    pub(super) fn retry(&mut self, is_late: bool) {
+        let is_idle = is_late && self.accepted == 0;
         let part = if is_idle { self.again.messages.len() / RETRIED_PART } else { 0 };
-        (self.accepted, self.refused) = (0, 0);
         let mut some = Vec::new();
         for number in 0..RETRIED_AT_ONCE.max(part) {
             let by_age = number % 2 == 1;
             some.extend(if by_age { self.again.pop_oldest() } else { self.again.pop_in_turn() });
         }
+        (self.tried, self.accepted) = (some.len(), 0);
         self.send_first(some);
     }
 
-    /// Whether the broker has accepted at least half of those that were sent again since the last retry.
+    /// Whether the broker has accepted as many as were sent again by the last retry, of which each makes
+    /// others follow.
     pub(super) fn is_easing(&self) -> bool {
-        self.accepted > 0 && self.accepted >= self.refused
+        self.accepted > 0 && self.accepted >= self.tried
     }
 
     /// The broker has accepted, or returned, a message. If it was refused before, others of its routing

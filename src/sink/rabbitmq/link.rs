@@ -33,7 +33,7 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(15);
 const PENDING_MAX: usize = 256 << 10;
 
 /// Minimum and maximum delay before refused messages are sent again: half as long as the last one if
-/// the broker has accepted half of those that were sent again, and twice as long otherwise.
+/// the broker has accepted as many as were sent again then, and twice as long otherwise.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// What is there when a connection begins.
@@ -182,11 +182,10 @@ impl RabbitLink {
         }
         if self.retry_at.is_some_and(|at| at <= Instant::now()) {
             let [least, most] = RETRY_DELAYS;
-            let is_idle = self.retry_delay == most && !self.flow.is_easing();
-            let delay = self.retry_delay;
+            let (delay, is_late) = (self.retry_delay, self.retry_delay == most);
             let delay = if self.flow.is_easing() { delay / 2 } else { delay * 2 };
             (self.retry_at, self.retry_delay) = (None, delay.clamp(least, most));
-            self.flow.retry(is_idle);
+            self.flow.retry(is_late);
         }
         Ok(())
     }

@@ -73,8 +73,6 @@ pub(super) enum Verdict {
     Refused(Refusal),
     /// It is to be sent again.
     Later(Failure),
-    /// The same: too many are sent.
-    Throttled(Failure),
 }
 
 /// Why a request failed.
@@ -93,9 +91,6 @@ pub(super) enum Rejection {
 /// By the error of a message in an answer.
 pub(super) fn of_entry(error: &BatchResultErrorEntry, address: &str) -> Verdict {
     let reason = said(address, error.code(), error.message());
-    if is_throttled(error.code()) {
-        return Verdict::Throttled(throttled(&reason));
-    }
     match of_code(error.code(), reason.clone()) {
         Some(Rejection::Failure { failure, .. }) => Verdict::Later(failure),
         Some(Rejection::Content(refusal)) => Verdict::Refused(refusal),
@@ -166,17 +161,13 @@ fn of_code(code: &str, said: String) -> Option<Rejection> {
         let ground = if is_size { Ground::Size } else { Ground::Other };
         return Some(Rejection::Content(Refusal { ground, may_pass: false, reason: said }));
     }
-    is_throttled(code).then(|| Rejection::Failure { failure: throttled(&said), reopens: false })
-}
-
-fn is_throttled(code: &str) -> bool {
-    ["Throttl", "OverLimit", "RequestLimitExceeded", "SlowDown"]
+    let is_throttled = ["Throttl", "OverLimit", "RequestLimitExceeded", "SlowDown"]
         .iter()
-        .any(|part| code.contains(part))
-}
-
-fn throttled(said: &str) -> Failure {
-    Failure::Unusable(format!("{said} (SQS limits the rate; it is tried again)"))
+        .any(|part| name.contains(part));
+    if is_throttled {
+        return failure(unusable("SQS limits the rate; it is tried again"), false);
+    }
+    None
 }
 
 fn said(address: &str, code: &str, message: Option<&str>) -> String {
@@ -239,7 +230,7 @@ mod tests {
             assert!(matches!(of(code, true), Verdict::Later(Failure::Unusable(_))), "{code}");
         }
         for code in ["RequestThrottled", "KmsThrottled", "ThrottlingException", "OverLimit"] {
-            assert!(matches!(of(code, true), Verdict::Throttled(Failure::Unusable(_))), "{code}");
+            assert!(matches!(of(code, true), Verdict::Later(Failure::Unusable(_))), "{code}");
         }
         assert!(matches!(of("InternalError", false), Verdict::Later(Failure::Unusable(_))));
     }

@@ -149,6 +149,7 @@ impl Worker {
                 }
                 Err(failure) => {
                     self.attempts.fails(Lane::Connection, failure, []);
+                    self.attempts.disconnected();
                     Outage::prolong(&mut self.offline);
                 }
             }
@@ -282,7 +283,10 @@ impl Worker {
         self.under_way[batch.queue as usize] -= 1;
         match answer {
             Ok(verdicts) => {
-                self.settle_all(batch.queue, batch.deliveries.into_iter().zip(verdicts));
+                self.accepts(batch.queue);
+                for (delivery, verdict) in batch.deliveries.into_iter().zip(verdicts) {
+                    self.settle(delivery, verdict);
+                }
                 false
             }
             Err(Rejection::Content(refusal)) => {
@@ -312,34 +316,11 @@ impl Worker {
         }
     }
 
-    fn settle_all(
-        &mut self,
-        queue: QueueKind,
-        outcomes: impl Iterator<Item = (Delivery, Verdict)>,
-    ) {
-        let outcomes: Vec<_> = outcomes.collect();
-        let is_throttled = |(_, verdict): &(_, Verdict)| matches!(verdict, Verdict::Throttled(_));
-        // Where others are accepted it may be a limit of their groups.
-        let are_all = outcomes.iter().all(is_throttled);
-        if !are_all {
-            self.accepts(queue);
-        }
-        for (delivery, verdict) in outcomes {
-            match verdict {
-                Verdict::Throttled(failure) if are_all => {
-                    self.rejects(queue, failure, std::slice::from_ref(&delivery));
-                    self.again(delivery, Schedule::again_last);
-                }
-                verdict => self.settle(delivery, verdict),
-            }
-        }
-    }
-
     fn settle(&mut self, delivery: Delivery, verdict: Verdict) {
         let group = Group::of(&delivery);
         let is_current = delivery.sent.epoch == *self.epoch.borrow();
         match verdict {
-            Verdict::Later(failure) | Verdict::Throttled(failure) => {
+            Verdict::Later(failure) => {
                 if is_current {
                     self.failing.insert(group.clone());
                     self.attempts.fails(
@@ -382,7 +363,7 @@ impl Worker {
         }
     }
 
-    /// A queue takes messages.
+    /// A queue answers, of each message.
     fn accepts(&mut self, queue: QueueKind) {
         self.rejecting[queue as usize] = None;
         self.attempts.works(&Lane::Queue(queue));
