@@ -152,7 +152,8 @@ fn of_code(code: &str, said: String) -> Option<Rejection> {
         return failure(Failure::Unauthenticated(said), true);
     }
     if QUEUE.contains(&name) {
-        let advice = "create the queue, as docs/sqs.md shows, or correct sqs.queue_url, or sqs.dead_letter_queue_url";
+        let advice = "create the queue, as docs/sqs.md shows, or correct sqs.queue_url, or \
+                      sqs.dead_letter_queue_url";
         return failure(unusable(advice), true);
     }
     if CONTENT.contains(&name) {
@@ -226,10 +227,11 @@ mod tests {
             "com.amazonaws.sqs#QueueDoesNotExist",
             "KMS.DisabledException",
             "KmsAccessDenied",
+            "RequestThrottled",
+            "KmsThrottled",
+            "ThrottlingException",
+            "OverLimit",
         ] {
-            assert!(matches!(of(code, true), Verdict::Later(Failure::Unusable(_))), "{code}");
-        }
-        for code in ["RequestThrottled", "KmsThrottled", "ThrottlingException", "OverLimit"] {
             assert!(matches!(of(code, true), Verdict::Later(Failure::Unusable(_))), "{code}");
         }
         assert!(matches!(of("InternalError", false), Verdict::Later(Failure::Unusable(_))));

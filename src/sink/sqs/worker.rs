@@ -185,7 +185,6 @@ impl Worker {
     async fn serve(&mut self, connection: &Connection) -> Ended {
         let mut facts = pin!(facts_later(connection));
         let mut requests: FuturesUnordered<BoxFuture<'_, Answered>> = FuturesUnordered::new();
-        self.under_way = [0, 0];
         let mut reopens = false;
         loop {
             self.note_epoch();
@@ -363,7 +362,7 @@ impl Worker {
         }
     }
 
-    /// A queue answers, of each message.
+    /// A queue answers for each message: it does not reject all.
     fn accepts(&mut self, queue: QueueKind) {
         self.rejecting[queue as usize] = None;
         self.attempts.works(&Lane::Queue(queue));
