@@ -173,8 +173,8 @@ settings! {
         .variable().default("nats://localhost:4222").secret();
     NatsStream = row("nats.stream", Text, "Stream to which all events are published, in the order of the commits. One stream belongs to one slot, and nobody else publishes to it.")
         .variable().default("outbox");
-    NatsSubject = row("nats.subject", Text, "Subject of an event, with the placeholders `{topic}` and `{key}`.")
-        .details("`{topic}` is what `record.topic` makes; its dots separate tokens. `{key}` is one token, percent-encoded where a subject could not have it. The stream must have the subjects. Dead letters have the subject `poison.dead_letter_topic`. See [subjects](nats.md#subjects).")
+    NatsSubject = row("nats.subject", Text, "Subject of an event, with the placeholders `{topic}`, `{key}` and `{partition(N)}`.")
+        .details("`{topic}` is what `record.topic` makes; its dots separate tokens. `{key}` is one token, percent-encoded where a subject could not have it; `{partition(8)}` is a number from 0 to 7 that depends on the key alone. The stream must have the subjects. Dead letters have the subject `poison.dead_letter_topic`. See [subjects](nats.md#subjects).")
         .variable().default("{topic}");
     NatsCredentialsFile = row("nats.credentials_file", Text, "File with a JWT and its seed (`.creds`), or with the seed of an NKey. Read again at each connect.")
         .variable();
@@ -185,8 +185,8 @@ settings! {
         .variable().default("amqp://localhost:5672").secret();
     RabbitmqExchange = row("rabbitmq.exchange", Text, "Exchange to which all events are published. It has to exist; an empty name is the default exchange, which routes to the queue that the routing key names.")
         .variable().default("outbox");
-    RabbitmqRoutingKey = row("rabbitmq.routing_key", Text, "Routing key of an event, with the placeholders `{topic}` and `{key}`.")
-        .details("`{topic}` is what `record.topic` makes, `{key}` what `record.key` makes. At most 255 bytes. Dead letters go to the queue `poison.dead_letter_topic`, through the default exchange. See [exchanges and queues](rabbitmq.md#exchanges-and-queues).")
+    RabbitmqRoutingKey = row("rabbitmq.routing_key", Text, "Routing key of an event, with the placeholders `{topic}`, `{key}` and `{partition(N)}`.")
+        .details("`{topic}` is what `record.topic` makes, `{key}` what `record.key` makes; `{partition(8)}` is a number from 0 to 7 that depends on the key alone. At most 255 bytes. Dead letters go to the queue `poison.dead_letter_topic`, through the default exchange. See [exchanges and queues](rabbitmq.md#exchanges-and-queues).")
         .variable().default("{key}");
     RabbitmqCaFile = row("rabbitmq.ca_file", Text, "PEM file of the authorities that sign the broker's certificate, for `amqps://`. Without it, those of the operating system.")
         .variable();

@@ -28,6 +28,8 @@ mod link;
 mod message_id;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+mod partition;
 #[cfg(feature = "rabbitmq")]
 pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]

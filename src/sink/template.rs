@@ -1,8 +1,15 @@
-//! A text with the placeholders `{topic}` and `{key}`: what a message's subject or routing key is made
-//! of.
+//! A text with the placeholders `{topic}`, `{key}` and `{partition(N)}`: what a message's subject or
+//! routing key is made of.
+
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+
+use super::partition::partition;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
+    /// Whose text it is.
+    setting: &'static str,
     pub(super) parts: Vec<Part>,
 }
 
@@ -11,10 +18,28 @@ pub(super) enum Part {
     Static(String),
     Topic,
     Key,
+    /// The number of the key's partition, if there are that many.
+    Partition(NonZeroU32),
+}
+
+impl Part {
+    fn parse(placeholder: &str) -> Option<Self> {
+        match placeholder {
+            "topic" => Some(Self::Topic),
+            "key" => Some(Self::Key),
+            other => {
+                let count = other.strip_prefix("partition(")?.strip_suffix(')')?;
+                // Not `+8`, which is a number for Rust.
+                let count = count.bytes().all(|digit| digit.is_ascii_digit()).then_some(count)?;
+                count.parse().ok().map(Self::Partition)
+            }
+        }
+    }
 }
 
 impl Template {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    /// The text of a setting.
+    pub(super) fn parse(setting: &'static str, text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
@@ -24,37 +49,46 @@ impl Template {
             if !before.is_empty() {
                 parts.push(Part::Static(before.to_owned()));
             }
-            parts.push(match name {
-                "topic" => Part::Topic,
-                "key" => Part::Key,
-                other => {
-                    return Err(format!(
-                        "`{text}` has {{{other}}}: {{topic}} and {{key}} are possible. Columns of \
-                         the row are placeholders of record.topic and record.key"
-                    ));
-                }
-            });
+            parts.push(Part::parse(name).ok_or_else(|| {
+                format!(
+                    "`{text}` has {{{name}}}: {{topic}}, {{key}} and, for instance, {{partition(8)}} \
+                     are possible. Columns of the row are placeholders of record.topic and record.key"
+                )
+            })?);
             rest = after;
         }
         if !rest.is_empty() {
             parts.push(Part::Static(rest.to_owned()));
         }
-        Ok(Self { parts })
+        Ok(Self { setting, parts })
     }
 
-    /// The text for a topic; `append_key` writes the key, or fails with the reason why it cannot be
-    /// a part of it.
+    /// The text for a topic and a key; `append_key` writes the key, or fails with the reason why it
+    /// cannot be a part of it.
     pub(super) fn render(
         &self,
         topic: &str,
-        append_key: impl Fn(&mut String) -> Result<(), String>,
+        key: Option<&[u8]>,
+        append_key: impl Fn(&[u8], &mut String) -> Result<(), String>,
     ) -> Result<String, String> {
+        let key_for = |placeholder: &str| {
+            let setting = self.setting;
+            key.ok_or_else(|| {
+                format!(
+                    "it has no key, and {setting} has {{{placeholder}}}: give the event a key, or \
+                     write {setting} without it"
+                )
+            })
+        };
         let mut rendered = String::with_capacity(topic.len());
         for part in &self.parts {
             match part {
                 Part::Static(text) => rendered.push_str(text),
                 Part::Topic => rendered.push_str(topic),
-                Part::Key => append_key(&mut rendered)?,
+                Part::Key => append_key(key_for("key")?, &mut rendered)?,
+                Part::Partition(count) => {
+                    let _ = write!(rendered, "{}", partition(key_for("partition")?, *count));
+                }
             }
         }
         Ok(rendered)
@@ -65,27 +99,50 @@ impl Template {
 mod tests {
     use super::*;
 
+    fn append_key(key: &[u8], text: &mut String) -> Result<(), String> {
+        text.push_str(std::str::from_utf8(key).map_err(|_| "not text".to_owned())?);
+        Ok(())
+    }
+
     #[test]
     fn text_is_made_of_its_parts() {
-        let append_key = |text: &mut String| {
-            text.push('7');
-            Ok(())
-        };
         for (text, rendered) in [
             ("", ""),
             ("{topic}", "t"),
             ("{key}{topic}", "7t"),
             ("eu.{topic}.{key}.x", "eu.t.7.x"),
             ("}", "}"),
+            ("{topic}.{partition(1)}", "t.0"),
         ] {
-            let template = Template::parse(text).expect(text);
-            assert_eq!(template.render("t", append_key), Ok(rendered.to_owned()));
+            let template = Template::parse("s", text).expect(text);
+            assert_eq!(template.render("t", Some(b"7"), append_key), Ok(rendered.to_owned()));
         }
-        let refuse = |_: &mut String| Err("no key".to_owned());
-        let template = Template::parse("{topic}{key}").expect("a template");
-        assert_eq!(template.render("t", refuse), Err("no key".to_owned()));
-        for text in ["{topic", "{", "{}", "{tenant}", "{{key}}"] {
-            assert!(Template::parse(text).is_err(), "{text}");
+        let template = Template::parse("s", "{topic}{key}").expect("a template");
+        assert_eq!(template.render("t", Some(b"\xff"), append_key), Err("not text".to_owned()));
+        for (text, placeholder) in [("{key}", "has {key}"), ("{partition(8)}", "has {partition}")] {
+            let template = Template::parse("nats.subject", text).expect(text);
+            let error = template.render("t", None, append_key).expect_err("no key");
+            assert!(error.contains(&format!("nats.subject {placeholder}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_placeholders_are_refused() {
+        for text in [
+            "{topic",
+            "{",
+            "{}",
+            "{tenant}",
+            "{{key}}",
+            "{partition}",
+            "{partition()}",
+            "{partition(0)}",
+            "{partition(-1)}",
+            "{partition(+8)}",
+            "{partition(8}",
+            "{partition(4294967296)}",
+        ] {
+            assert!(Template::parse("s", text).is_err(), "{text}");
         }
     }
 }

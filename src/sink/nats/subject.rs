@@ -14,18 +14,16 @@ use crate::sink::template::{Part, Template};
 /// 4096 bytes (`max_control_line`), which has a reply subject and lengths too.
 const SUBJECT_BYTES_MAX: usize = 2000;
 
-/// A subject with placeholders: `{topic}` and `{key}`.
+/// A subject with placeholders: `{topic}`, `{key}` and `{partition(N)}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubjectTemplate(Template);
 
 impl SubjectTemplate {
     /// The subject of an event, or the reason why there is none.
     pub(super) fn render(&self, topic: &str, key: Option<&[u8]>) -> Result<String, String> {
-        let subject = self.0.render(topic, |subject| {
-            let key = key.filter(|key| !key.is_empty()).ok_or(
-                "it has no key, and nats.subject has {key}: give the event a key, or name the \
-                 subject without it",
-            )?;
+        // A token cannot be empty.
+        let key = key.filter(|key| !key.is_empty());
+        let subject = self.0.render(topic, key, |key, subject| {
             encode(key, subject);
             Ok(())
         })?;
@@ -39,17 +37,17 @@ impl SubjectTemplate {
             match part {
                 Part::Static(part) => text.push_str(part),
                 Part::Topic => text.push_str(topic),
-                Part::Key => text.push('{'),
+                Part::Key | Part::Partition(_) => text.push('*'),
             }
         }
         let mut tokens = Vec::new();
         for token in text.split('.') {
             // A field of a topic may contain dots.
-            if token.contains('{') && topic.contains('{') {
+            if token.contains('{') {
                 tokens.push(">");
                 break;
             }
-            tokens.push(if token.contains('{') { "*" } else { token });
+            tokens.push(if token.contains('*') { "*" } else { token });
         }
         tokens.join(".")
     }
@@ -59,7 +57,7 @@ impl FromStr for SubjectTemplate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let template = Self(Template::parse(text)?);
+        let template = Self(Template::parse("nats.subject", text)?);
         let example = template.render("topic", Some(b"key"));
         example.map_err(|reason| format!("`{text}` makes no subject: {reason}"))?;
         Ok(template)
@@ -131,6 +129,7 @@ mod tests {
         assert_eq!(render("eu.{topic}.{key}", "A-7"), Ok("eu.shop.order.A-7".to_owned()));
         let escaped = "x.a%20b%2Ec%2A%3E%25%C3%A9";
         assert_eq!(render("x.{key}", "a b.c*>%é"), Ok(escaped.to_owned()));
+        assert_eq!(render("{topic}.{partition(8)}", "21"), Ok("shop.order.4".to_owned()));
     }
 
     #[test]
@@ -183,5 +182,6 @@ mod tests {
         assert_eq!(pattern("{topic}", "outbox.event.{aggregate_type}"), "outbox.event.>");
         assert_eq!(pattern("eu.{topic}.{key}", "orders"), "eu.orders.*");
         assert_eq!(pattern("x.{topic}", "orders"), "x.orders");
+        assert_eq!(pattern("p{partition(8)}.{topic}", "o.{aggregate_type}"), "*.o.>");
     }
 }

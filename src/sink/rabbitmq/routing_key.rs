@@ -7,18 +7,14 @@ use crate::sink::template::Template;
 /// The maximum length of a short string of AMQP, in bytes.
 pub(super) const SHORT_MAX: usize = 255;
 
-/// A routing key with placeholders: `{topic}` and `{key}`.
+/// A routing key with placeholders: `{topic}`, `{key}` and `{partition(N)}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingKeyTemplate(Template);
 
 impl RoutingKeyTemplate {
     /// The routing key of an event, or the reason why there is none.
     pub(super) fn render(&self, topic: &str, key: Option<&[u8]>) -> Result<String, String> {
-        let routing_key = self.0.render(topic, |routing_key| {
-            let key = key.ok_or(
-                "it has no key, and rabbitmq.routing_key has {key}: give the event a key, or write \
-                 the routing key without it",
-            )?;
+        let routing_key = self.0.render(topic, key, |key, routing_key| {
             let key = std::str::from_utf8(key)
                 .map_err(|_| "its key is not text, and cannot be part of a routing key")?;
             routing_key.push_str(key);
@@ -38,7 +34,7 @@ impl FromStr for RoutingKeyTemplate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let template = Self(Template::parse(text)?);
+        let template = Self(Template::parse("rabbitmq.routing_key", text)?);
         let example = template.render("topic", Some(b"key"));
         example.map_err(|reason| format!("`{text}` makes no routing key: {reason}"))?;
         Ok(template)
@@ -59,6 +55,7 @@ mod tests {
             |text: &str, key: &str| template(text).render("shop.order", Some(key.as_bytes()));
         assert_eq!(render("{key}", "A 7"), Ok("A 7".to_owned()));
         assert_eq!(render("eu.{topic}.{key}", "7"), Ok("eu.shop.order.7".to_owned()));
+        assert_eq!(render("{topic}.{partition(8)}", "21"), Ok("shop.order.4".to_owned()));
         assert_eq!(render("", "7"), Ok(String::new()));
         assert_eq!(render("{key}", &"k".repeat(255)), Ok("k".repeat(255)));
     }

@@ -1,5 +1,7 @@
 //! What a message is made of, and that every event becomes one.
 
+use std::collections::BTreeSet;
+
 use walpost_bed::eventually;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 
@@ -24,6 +26,29 @@ async fn every_event_arrives_once_and_in_order() {
     // Of one key, one message is unconfirmed at a time.
     fixture.insert(300, 1).await;
     fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+/// A direct exchange gives each partition of the keys to the queue with its number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_a_partition_are_in_one_queue() {
+    let fixture = RabbitFixture::bare(super::fixture::shared().await.rabbit.clone()).await;
+    let fixture = fixture.configured("rabbitmq.routing_key = '{partition(3)}'\n");
+    fixture.rabbit.exchange(&fixture.exchange, "direct").await;
+    for number in 0..3 {
+        let queue = fixture.queue(number);
+        fixture.rabbit.queue(&queue, &[("x-queue-type", "quorum")]).await;
+        fixture.rabbit.bind(&queue, &fixture.exchange, &number.to_string()).await;
+    }
+    let walpost = fixture.run().await;
+    fixture.insert(300, 50).await;
+    fixture.assert_exact().await;
+    let mut keys: Vec<_> =
+        fixture.records().await.into_iter().map(|read| (read.key, read.partition)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let queues: BTreeSet<_> = keys.iter().map(|(_, queue)| *queue).collect();
+    assert_eq!((keys.len(), queues), (50, BTreeSet::from([0, 1, 2])), "{keys:?}");
     stop(walpost).await;
 }
 
