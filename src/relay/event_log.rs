@@ -1,5 +1,5 @@
 //! Logs the sink's state without repeats: one line when it becomes unusable, one for each reason,
-//! and one when records are delivered again. It decides nothing.
+//! and one when records are delivered again, for [`SETTLED`] at least. It decides nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,6 +17,10 @@ use crate::sink::{Condition, Peer};
 /// After this time without records in flight, with a broker connected, an outage counts as over
 /// even if nothing was delivered.
 const IDLE: Duration = Duration::from_secs(5);
+
+/// An outage that begins again before that long is the same one to the log: a destination that rejects
+/// some requests would fill it otherwise.
+const SETTLED: Duration = Duration::from_secs(5);
 
 /// The state of delivery.
 pub(super) struct SinkState<F> {
@@ -36,11 +40,13 @@ pub(super) struct SinkState<F> {
 pub(super) struct EventLog {
     peer: &'static Peer,
     down: Option<Down>,
+    /// When an outage that was logged ended, until that is logged.
+    ended: Option<Instant>,
     /// The reasons that were logged since the outage began.
     down_reasons: Vec<String>,
     /// Deliveries counted at the start of the last replay, until the failed record is delivered.
     replayed: Option<u64>,
-    /// The reasons of replays since then.
+    /// The reasons of replays since the outage began; the newest is the last.
     reasons: Vec<String>,
     /// Whether the last replay's reason had been logged before.
     repeated: bool,
@@ -100,6 +106,7 @@ impl EventLog {
         Self {
             peer,
             down: None,
+            ended: None,
             down_reasons: Vec::new(),
             replayed: None,
             reasons: Vec::new(),
@@ -158,14 +165,9 @@ impl EventLog {
     /// A reason that was logged since the outage began is not logged again.
     fn goes_down(&mut self, reason: &str, at: Option<u64>, refused: Option<Refused>) {
         let reason = line(reason);
-        let logged = self.down.is_some()
+        let logged = (self.down.is_some() || self.ended.is_some())
             && (self.down_reasons.contains(&reason) || self.down_reasons.len() >= REASONS_MAX);
         self.down = Some(Down { reason, at, logged, refused });
-    }
-
-    fn is_up(&mut self) {
-        self.down = None;
-        self.down_reasons.clear();
     }
 
     /// Logs changes. An unusable sink is logged only if there is something to deliver.
@@ -182,14 +184,13 @@ impl EventLog {
             let since = *self.idle_since.get_or_insert(now);
             if now.saturating_duration_since(since) >= IDLE {
                 (self.replayed, self.repeated) = (None, false);
-                self.reasons.clear();
-                self.is_up();
+                self.down = None;
             }
         } else {
             self.idle_since = None;
         }
         match &mut self.down {
-            Some(down) if down.at.is_some_and(|at| delivered > at) => self.is_up(),
+            Some(down) if down.at.is_some_and(|at| delivered > at) => self.down = None,
             // A connection that closes while nothing is to be sent is not logged.
             Some(down)
                 if (is_needed || down.refused.as_ref().is_some_and(Refused::stays))
@@ -205,11 +206,18 @@ impl EventLog {
             _ => {}
         }
         if !failed && self.replayed.take_if(|at| delivered > *at).is_some() {
-            self.reasons.clear();
             self.repeated = false;
         }
-        if was_logged && !self.is_outage_logged() {
+        if self.is_outage_logged() {
+            self.ended = None;
+        } else if was_logged {
+            self.ended = Some(now);
+        }
+        if self.ended.is_some_and(|ended| now.saturating_duration_since(ended) >= SETTLED) {
             tracing::info!("delivering to {} again", self.peer.name);
+            self.ended = None;
+            self.down_reasons.clear();
+            self.reasons.clear();
         }
     }
 
@@ -286,9 +294,11 @@ impl EventLog {
     pub(super) fn replay(&mut self, reason: &str, from: Lsn, delay: Duration, delivered: u64) {
         self.idle_since = None;
         let reason = line(reason);
-        self.repeated = self.reasons.contains(&reason);
+        let known = self.reasons.iter().position(|known| *known == reason);
+        self.repeated = known.is_some();
         self.replayed = Some(delivered);
-        if self.repeated {
+        if let Some(known) = known {
+            self.reasons[known..].rotate_left(1);
             tracing::debug!(reason, %from, ?delay, "a record still is not delivered");
             return;
         }
@@ -408,9 +418,36 @@ mod tests {
             update(&mut event_log, 3, 1, false, Duration::ZERO);
             assert!(is_logged(&event_log));
         }
-        update(&mut event_log, 4, 0, true, Duration::ZERO);
-        event_log.on_condition(stalled(), 4);
+        let up = |event_log: &mut EventLog, after| {
+            event_log.on_condition(Condition::Flowing, 4);
+            update(event_log, 5, 0, true, after);
+            assert_eq!(event_log.trouble(), None);
+        };
+        up(&mut event_log, Duration::ZERO);
+        event_log.on_condition(stalled(), 5);
+        assert!(is_logged(&event_log), "the same outage, so soon");
+        up(&mut event_log, Duration::ZERO);
+        up(&mut event_log, SETTLED);
+        event_log.on_condition(stalled(), 5);
         assert!(!is_logged(&event_log), "another outage");
+    }
+
+    #[test]
+    fn replays_that_follow_each_other_are_one_outage() {
+        let mut event_log = EventLog::of(&KAFKA);
+        for (reason, after, is_repeated) in [
+            ("lost", Duration::ZERO, false),
+            ("reset", Duration::ZERO, false),
+            ("lost", SETTLED / 2, true),
+            ("lost", SETTLED * 3, false),
+        ] {
+            update(&mut event_log, 7, 0, true, after);
+            event_log.replay(reason, Lsn::ZERO, Duration::ZERO, 7);
+            assert_eq!(event_log.is_repeating(), is_repeated, "{reason} {after:?}");
+            assert_eq!(event_log.trouble(), Some(reason));
+            update(&mut event_log, 8, 0, true, after);
+            assert_eq!(event_log.trouble(), None);
+        }
     }
 
     #[test]

@@ -48,7 +48,8 @@ impl HttpConfig {
         crate::excerpt::at_most(signs_max, said)
     }
 
-    /// What stands behind the scheme, if there is one; and the password of an encoded login.
+    /// What stands behind the scheme, if there is one; and the password of an encoded login, or its name
+    /// if that is no plain word, or alone.
     fn authorization_secrets(&self) -> Vec<String> {
         let value = self.authorization.as_ref().map_or("", |secret| secret.expose_secret()).trim();
         let is_scheme =
@@ -60,21 +61,30 @@ impl HttpConfig {
         let login =
             BASE64.decode(rest.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"));
         let login = login.map(|login| String::from_utf8_lossy(&login).into_owned());
-        let password = login.and_then(|login| Some(login.split_once(':')?.1.to_owned()));
-        rest.split_whitespace().map(str::to_owned).chain(password).collect()
+        let login = login.as_deref().and_then(|login| login.split_once(':'));
+        let parts = login.map_or(Vec::new(), |(name, password)| {
+            if password.is_empty() || is_token(name) {
+                vec![name, password]
+            } else {
+                vec![password]
+            }
+        });
+        rest.split_whitespace().chain(parts).map(str::to_owned).collect()
     }
 
     /// The parts of path and query that are no plain words, as `webhooks` is one.
     fn url_secrets(&self) -> Vec<String> {
         let parts = self.url.path_and_query().split(['/', '?', '&', '=']);
-        let is_token = |part: &&str| {
-            let has = |is: fn(&u8) -> bool| part.as_bytes().iter().any(is);
-            has(u8::is_ascii_digit)
-                || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase)
-                || part.len() >= LONG_WORD
-        };
-        parts.filter(is_token).map(str::to_owned).collect()
+        parts.filter(|part| is_token(part)).map(str::to_owned).collect()
     }
+}
+
+/// Whether it is no plain word, but may be a key.
+fn is_token(text: &str) -> bool {
+    let has = |is: fn(&u8) -> bool| text.as_bytes().iter().any(is);
+    has(u8::is_ascii_digit)
+        || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase)
+        || text.len() >= LONG_WORD
 }
 
 /// Where the endpoint is read again.
@@ -99,6 +109,7 @@ mod tests {
             "Bearer a/S3CRETs3cret+b==",
         );
         let basic = config("https://h/webhooks", "Basic dXNlcjpwQDVzL3crMHJk");
+        let named = config("https://h", "Basic c2tfbGl2ZV9BYmNkRWY6"); // sk_live_AbcdEf, no password
         let key = config("https://h", "ApiKey id=7 key=T0PS3CRET v=1");
         let bare = config("https://h/aB3_xY9-kL2_mN8", "abcd1234efgh secretpart2");
         let long =
@@ -107,6 +118,7 @@ mod tests {
             (&bearer, "no such topic", true),
             (&bearer, "Bearer is expected at /hooks/", true),
             (&bearer, "you sent a/S3CRETs3cret+b==", false),
+            (&named, "no customer sk_live_AbcdEf", false),
             (&bearer, r#"{"sent":"a\/S3CRETs3cret+b=="}"#, false),
             (&bearer, "a%2FS3CRETs3cret%2Bb%3D%3D", false),
             (&bearer, "A&#x2F;S3CRETS3CRET", false),

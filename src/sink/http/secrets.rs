@@ -21,23 +21,42 @@ pub(super) fn are_repeated(secrets: &[String], text: &str, length: usize) -> boo
 /// The letters and digits, in lower case, once what is encoded is decoded.
 fn reduced(text: &str) -> Vec<char> {
     let mut letters = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let (sign, length) = escaped(rest).unwrap_or((first, first.len_utf8()));
+    let mut add = |sign: char| {
         if sign.is_alphanumeric() {
             letters.extend(sign.to_lowercase());
         }
+    };
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (bytes, length) = in_percent(rest);
+        if length > 0 {
+            String::from_utf8_lossy(&bytes).chars().for_each(&mut add);
+            rest = &rest[length..];
+            continue;
+        }
+        let (sign, length) = escaped(rest).unwrap_or((first, first.len_utf8()));
+        add(sign);
         rest = &rest[length..];
     }
     letters
 }
 
+/// The bytes that are percent-encoded at the beginning, and the length of their code.
+fn in_percent(text: &str) -> (Vec<u8>, usize) {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(digits) = rest.strip_prefix('%').and_then(|rest| rest.get(..2))
+        && let Ok(byte) = u8::from_str_radix(digits, 16)
+    {
+        bytes.push(byte);
+        rest = &rest[3..];
+    }
+    (bytes, text.len() - rest.len())
+}
+
 /// The character that an escape at the beginning means, and the escape's length in bytes.
 fn escaped(text: &str) -> Option<(char, usize)> {
     let of = |digits: &str, radix: u32| u32::from_str_radix(digits, radix).ok().map(to_char);
-    if let Some(rest) = text.strip_prefix('%') {
-        return Some((of(rest.get(..2)?, 16)?, 3));
-    }
     if let Some(rest) = text.strip_prefix("\\u") {
         return Some((of(rest.get(..4)?, 16)?, 6));
     }
@@ -68,6 +87,7 @@ mod tests {
         for (text, expected) in [
             ("a/B-c_1", "abc1"),
             ("%41%62%zz%4", "abzz4"),
+            ("%D0%BF%C3%89-%ff%41", "пéa"),
             ("\\u0041\\u00", "au00"),
             ("&#65;&#x42;&amp;c&; &toolongtobeaname;", "abctoolongtobeaname"),
             ("É\0K", "ék"),

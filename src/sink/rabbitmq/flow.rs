@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::message::Message;
@@ -15,8 +16,8 @@ const WINDOW_BYTES: usize = 8 << 20;
 /// keys, which have their turns since each may lead to another queue, and half by their age.
 const RETRIED_AT_ONCE: usize = 16;
 
-/// The part of them that is sent again at once, at least, while none is accepted: with two seconds in
-/// between each message has its turn within 18 minutes, also if one routing key leads to several queues.
+/// The part of them that is sent again at once, at least: with two seconds in between each message has
+/// its turn within 18 minutes, also if one routing key leads to several queues.
 const RETRIED_PART: usize = 256;
 
 /// What became of a message.
@@ -28,6 +29,16 @@ pub(super) enum Confirmed {
     Returned(Message, String),
     /// The broker refuses it for now.
     Refused(Message),
+}
+
+/// How many of the messages that were sent again the broker has accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accepted {
+    None,
+    /// Fewer: one of several queues may have room.
+    Some,
+    /// As many, or more.
+    All,
 }
 
 /// The messages that were given to a connection.
@@ -57,9 +68,9 @@ struct Waiting {
     messages: BTreeMap<u64, Message>,
     next: u64,
     /// The ages of each routing key.
-    by_routing_key: HashMap<String, VecDeque<u64>>,
+    by_routing_key: HashMap<Arc<str>, VecDeque<u64>>,
     /// Each of these routing keys once.
-    turns: VecDeque<String>,
+    turns: VecDeque<Arc<str>>,
 }
 
 impl Waiting {
@@ -67,8 +78,9 @@ impl Waiting {
         if let Some(ages) = self.by_routing_key.get_mut(&message.routing_key) {
             ages.push_back(self.next);
         } else {
-            self.turns.push_back(message.routing_key.clone());
-            self.by_routing_key.insert(message.routing_key.clone(), VecDeque::from([self.next]));
+            self.turns.push_back(Arc::clone(&message.routing_key));
+            let ages = VecDeque::from([self.next]);
+            self.by_routing_key.insert(Arc::clone(&message.routing_key), ages);
         }
         self.messages.insert(self.next, message);
         self.next += 1;
@@ -206,10 +218,9 @@ impl Flow {
     }
 
     /// Some of those that were put back may be sent again. Not all: if one of the queues that take a
-    /// message is full, the others get it once more each time. `is_late`: the last time was long ago.
-    pub(super) fn retry(&mut self, is_late: bool) {
-        let is_idle = is_late && self.accepted == 0;
-        let part = if is_idle { self.again.messages.len() / RETRIED_PART } else { 0 };
+    /// message is full, the others get it once more each time.
+    pub(super) fn retry(&mut self) {
+        let part = self.again.messages.len() / RETRIED_PART;
         let mut some = Vec::new();
         for number in 0..RETRIED_AT_ONCE.max(part) {
             let by_age = number % 2 == 1;
@@ -219,10 +230,13 @@ impl Flow {
         self.send_first(some);
     }
 
-    /// Whether the broker has accepted as many as were sent again by the last retry, of which each makes
-    /// others follow.
-    pub(super) fn is_easing(&self) -> bool {
-        self.accepted > 0 && self.accepted >= self.tried
+    /// What the broker has accepted since the last retry. Each of them makes others follow.
+    pub(super) fn accepted(&self) -> Accepted {
+        match self.accepted {
+            0 => Accepted::None,
+            accepted if accepted < self.tried => Accepted::Some,
+            _ => Accepted::All,
+        }
     }
 
     /// The broker has accepted, or returned, a message. If it was refused before, others of its routing
@@ -271,7 +285,7 @@ mod tests {
             key: (!key.is_empty()).then(|| key.as_bytes().to_vec()),
             frames: number.to_string().into_bytes(),
             topic: "t".to_owned(),
-            routing_key: "r".to_owned(),
+            routing_key: "r".into(),
             bytes: 1,
             since: Instant::now(),
             is_letter: false,
@@ -322,7 +336,7 @@ mod tests {
         };
         flow.put_back(one);
         assert!(sent(&mut flow).is_empty() && flow.is_retrying());
-        flow.retry(false);
+        flow.retry();
         assert_eq!(sent(&mut flow), ["1"]);
         assert!(flow.is_retrying());
         let Some(Confirmed::Stored(one)) = flow.confirmed(3, false, true).pop() else {
@@ -349,17 +363,17 @@ mod tests {
         };
         answer(&mut flow, false);
         for first in ["1", "17", "33"] {
-            flow.retry(true);
+            flow.retry();
             let again = sent(&mut flow);
             assert_eq!((again.len(), again[0].as_str()), (16, first), "each has its turn");
             answer(&mut flow, false);
         }
-        assert!(!flow.is_easing());
-        flow.retry(true);
+        assert_eq!(flow.accepted(), Accepted::None);
+        flow.retry();
         for expected in [16, 32, 52, 0] {
             assert_eq!(sent(&mut flow).len(), expected);
             answer(&mut flow, true);
-            assert!(flow.is_easing());
+            assert_eq!(flow.accepted(), Accepted::All);
         }
         assert!(!flow.is_retrying());
     }
@@ -369,13 +383,13 @@ mod tests {
     fn routing_keys_do_not_wait_for_each_other_nor_for_the_number_of_the_others() {
         let mut flow = Flow::default();
         let of = |number: u64, routing_key: &str| Message {
-            routing_key: routing_key.to_owned(),
+            routing_key: routing_key.into(),
             ..message(number, "")
         };
         (1..=9_000).for_each(|number| flow.put_back(of(number, "many")));
         flow.put_back(of(9_001, "few"));
         flow.put_back(of(9_002, "few"));
-        flow.retry(true);
+        flow.retry();
         let again = sent(&mut flow);
         assert_eq!(again.len(), 9_002 / RETRIED_PART);
         assert_eq!(again[..6], ["1", "2", "9001", "3", "4", "5"]);
@@ -384,11 +398,12 @@ mod tests {
         (9_003..=9_005).for_each(|number| flow.put_back(of(number, "few")));
         flow.release(accepted);
         assert_eq!(sent(&mut flow), ["9003", "9004"], "others of its own");
+        assert_eq!(flow.accepted(), Accepted::Some);
         // A routing key for each message.
         let mut flow = Flow::default();
         (1..=16).for_each(|number| flow.put_back(of(number, "many")));
-        (17..=5_000).for_each(|number| flow.put_back(of(number, &number.to_string())));
-        flow.retry(false);
+        (17..=4_000).for_each(|number| flow.put_back(of(number, &number.to_string())));
+        flow.retry();
         let again = sent(&mut flow);
         let older = again.iter().filter(|number| number.parse::<u64>().expect("a number") <= 16);
         assert_eq!((again.len(), older.count()), (RETRIED_AT_ONCE, 9), "{again:?}");

@@ -10,7 +10,7 @@ use tokio::time::sleep_until;
 use super::config::RabbitSource;
 use super::connection::{Channel, closed, open};
 use super::failure::Failure;
-use super::flow::{Confirmed, Flow};
+use super::flow::{Accepted, Confirmed, Flow};
 use super::message::{CHANNEL, Message};
 use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
@@ -35,6 +35,9 @@ const PENDING_MAX: usize = 256 << 10;
 /// Minimum and maximum delay before refused messages are sent again: half as long as the last one if
 /// the broker has accepted as many as were sent again then, and twice as long otherwise.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+/// The minimum while only some are accepted: the others are sent in vain.
+const SOME_ACCEPTED_DELAY: Duration = Duration::from_millis(200);
 
 /// What is there when a connection begins.
 #[derive(Debug)]
@@ -182,10 +185,13 @@ impl RabbitLink {
         }
         if self.retry_at.is_some_and(|at| at <= Instant::now()) {
             let [least, most] = RETRY_DELAYS;
-            let (delay, is_late) = (self.retry_delay, self.retry_delay == most);
-            let delay = if self.flow.is_easing() { delay / 2 } else { delay * 2 };
-            (self.retry_at, self.retry_delay) = (None, delay.clamp(least, most));
-            self.flow.retry(is_late);
+            let delay = match self.flow.accepted() {
+                Accepted::None => (self.retry_delay * 2).min(most),
+                Accepted::Some => (self.retry_delay / 2).max(SOME_ACCEPTED_DELAY),
+                Accepted::All => (self.retry_delay / 2).max(least),
+            };
+            (self.retry_at, self.retry_delay) = (None, delay);
+            self.flow.retry();
         }
         Ok(())
     }
@@ -339,14 +345,18 @@ impl RabbitLink {
                 )),
                 Fault::OutOfReach,
             ),
+            // Whether or not others are refused.
+            (None, refused) if is_late => {
+                let also = refused.as_ref().map_or(String::new(), |reason| format!("; {reason}"));
+                (
+                    Some(format!(
+                        "RabbitMQ answers, and has not confirmed a message for {CONFIRM_TIMEOUT:?}: \
+                         see whether a majority of each quorum queue's members is up{also}"
+                    )),
+                    Fault::Brokers,
+                )
+            }
             (None, Some(reason)) => (Some(reason.clone()), Fault::OutOfReach),
-            (None, None) if is_late => (
-                Some(format!(
-                    "RabbitMQ answers, and has not confirmed a message for {CONFIRM_TIMEOUT:?}: see \
-                     whether a majority of each quorum queue's members is up"
-                )),
-                Fault::Brokers,
-            ),
             (None, None) => (None, Fault::Unknown),
         };
         if trouble == self.reported {

@@ -4,6 +4,7 @@
 //! frame: what exceeds that cannot be sent. A row must not give the headers `CC` and `BCC`: RabbitMQ
 //! routes by them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::routing_key::{RoutingKeyTemplate, SHORT_MAX};
@@ -62,7 +63,7 @@ pub(super) struct Message {
     /// Everything that is sent.
     pub(super) frames: Vec<u8>,
     pub(super) topic: String,
-    pub(super) routing_key: String,
+    pub(super) routing_key: Arc<str>,
     /// Of key and value.
     pub(super) bytes: usize,
     pub(super) since: Instant,
@@ -98,7 +99,7 @@ impl Target {
             key: record.key.map(<[u8]>::to_vec),
             frames: frames.map_err(refusal)?,
             topic: record.topic.to_owned(),
-            routing_key,
+            routing_key: routing_key.into(),
             bytes: record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len),
             since: Instant::now(),
             is_letter: self.is_letter(record),

@@ -65,6 +65,31 @@ pub(super) struct Worker {
     rejecting: [Option<Outage>; 2],
     /// How many requests of each queue are under way.
     under_way: [usize; 2],
+    /// And how many may be.
+    paces: [Pace; 2],
+}
+
+/// How many requests a queue gets at a time: half as many once it rejects one, and one more after as many
+/// as that were accepted.
+#[derive(Debug)]
+struct Pace {
+    at_once: usize,
+    accepted: usize,
+}
+
+impl Pace {
+    const FULL: Self = Self { at_once: REQUESTS_MAX, accepted: 0 };
+
+    fn accepts(&mut self) {
+        self.accepted += 1;
+        if self.accepted >= self.at_once {
+            *self = Self { at_once: (self.at_once + 1).min(REQUESTS_MAX), accepted: 0 };
+        }
+    }
+
+    fn rejects(&mut self) {
+        *self = Self { at_once: (self.at_once / 2).max(1), accepted: 0 };
+    }
 }
 
 /// What fails for all messages.
@@ -75,15 +100,17 @@ struct Outage {
 }
 
 impl Outage {
-    /// It fails, perhaps again.
-    fn prolong(outage: &mut Option<Self>) {
+    /// It fails, perhaps again. Whether it is tried later for that.
+    fn prolong(outage: &mut Option<Self>) -> bool {
         let now = Instant::now();
         let outage =
             outage.get_or_insert_with(|| Self { delays: delays(RETRY_DELAYS), until: now });
         // Requests that were under way together fail together.
-        if outage.until <= now {
+        let is_later = outage.until <= now;
+        if is_later {
             outage.until = now + outage.delays.next().unwrap_or(RETRY_DELAYS[1]);
         }
+        is_later
     }
 }
 
@@ -116,6 +143,7 @@ impl Worker {
             offline: None,
             rejecting: [None, None],
             under_way: [0, 0],
+            paces: [Pace::FULL, Pace::FULL],
         }
     }
 
@@ -232,9 +260,9 @@ impl Worker {
         if under_way.iter().sum::<usize>() >= REQUESTS_MAX {
             return None;
         }
-        let rejecting = &self.rejecting;
+        let (rejecting, paces) = (&self.rejecting, &self.paces);
         self.schedule.next_batch(now, |queue| match &rejecting[queue as usize] {
-            None => true,
+            None => under_way[queue as usize] < paces[queue as usize].at_once,
             Some(outage) => under_way[queue as usize] == 0 && outage.until <= now,
         })
     }
@@ -293,6 +321,9 @@ impl Worker {
                 false
             }
             Err(Rejection::Failure { failure, reopens }) => {
+                // Events wait while a connection is opened: a queue that is missing needs none.
+                let is_letters = batch.queue == QueueKind::DeadLetters;
+                let reopens = reopens && !(is_letters && matches!(failure, Failure::Unusable(_)));
                 self.rejects(batch.queue, failure, &batch.deliveries);
                 for delivery in batch.deliveries {
                     self.again(delivery, Schedule::again);
@@ -365,6 +396,7 @@ impl Worker {
     /// A queue answers for each message: it does not reject all.
     fn accepts(&mut self, queue: QueueKind) {
         self.rejecting[queue as usize] = None;
+        self.paces[queue as usize].accepts();
         self.attempts.works(&Lane::Queue(queue));
     }
 
@@ -377,7 +409,9 @@ impl Worker {
         if topics.peek().is_some() {
             self.attempts.fails(Lane::Queue(queue), failure, topics);
         }
-        Outage::prolong(&mut self.rejecting[queue as usize]);
+        if Outage::prolong(&mut self.rejecting[queue as usize]) {
+            self.paces[queue as usize].rejects();
+        }
     }
 }
 
@@ -398,4 +432,22 @@ async fn send(connection: &Connection, batch: Batch) -> Answered {
     let messages: Vec<&Message> = batch.deliveries.iter().map(|one| &one.message).collect();
     let answer = connection.send(batch.queue, &messages).await;
     (batch, answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_rejects_requests_gets_fewer_at_a_time_and_more_as_it_accepts_them() {
+        let mut pace = Pace::FULL;
+        for expected in [8, 4, 2, 1, 1] {
+            pace.rejects();
+            assert_eq!(pace.at_once, expected);
+        }
+        for (accepted, expected) in [(1, 2), (1, 2), (1, 3), (3, 4), (1000, REQUESTS_MAX)] {
+            (0..accepted).for_each(|_| pace.accepts());
+            assert_eq!(pace.at_once, expected);
+        }
+    }
 }
