@@ -46,7 +46,12 @@ impl Kept {
     }
 
     pub async fn run(&self) -> Walpost {
-        let run = self.fixture.command("run").args(self.arguments());
+        self.run_with(&[]).await
+    }
+
+    /// With further arguments.
+    async fn run_with(&self, arguments: &[&str]) -> Walpost {
+        let run = self.fixture.command("run").args(self.arguments()).args(arguments);
         let walpost = run.env("FAILPOINTS", "frequent_bookmarks=return").start();
         walpost.await_line(AGREES, LONG_TIMEOUT).await;
         // Rows that are written before it has noted where its own begin are from before the slot.
@@ -356,10 +361,16 @@ async fn rows_from_before_their_table_was_published_are_kept() {
     postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.more").await;
     let (code, said) = kept.prune(&both).await;
     assert!(code == Some(1) && said.contains("is not that with which"), "{code:?} {said}");
-    let tables = [&both[..4], &kept.arguments()].concat();
-    let run = kept.fixture.command("run").args(tables);
-    let walpost = run.env("FAILPOINTS", "frequent_bookmarks=return").start();
-    walpost.await_line(AGREES, LONG_TIMEOUT).await;
+    let layout = async || {
+        newest_state(&kept.fixture, &kept.topic).await.map(|state| state["layout"].clone())
+    };
+    let before = layout().await;
+    let walpost = kept.run_with(&both[..4]).await;
+    eventually(LONG_TIMEOUT, "it has noted where the rows of the other table begin", async || {
+        postgres.execute(WAL).await;
+        (layout().await != before).then_some(())
+    })
+    .await;
     postgres.execute(&insert(5, 5).replace("public.outbox", "public.more")).await;
     kept.delivered().await;
     let (code, said) = kept.prune(&both).await;
@@ -381,9 +392,7 @@ async fn rows_of_events_that_may_be_skipped_are_kept() {
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, "poison.missing_field = 'skip'").expect("written");
     let config = ["--config", file.to_str().expect("UTF-8")];
-    let run = kept.fixture.command("run").args(kept.arguments()).args(config);
-    let walpost = run.env("FAILPOINTS", "frequent_bookmarks=return").start();
-    walpost.await_line(AGREES, LONG_TIMEOUT).await;
+    let walpost = kept.run_with(&config).await;
     kept.fixture.postgres.execute(&insert(5, 5)).await;
     kept.delivered().await;
     stop(walpost).await;
