@@ -78,6 +78,10 @@ struct Down {
     logged: bool,
     /// Whether, and when, the credentials are the reason.
     refused: Option<Refused>,
+    /// Whether it is logged only if it lasts, since there were many reasons.
+    is_one_of_many: bool,
+    /// Since when there are too many.
+    since: Option<Instant>,
 }
 
 /// When credentials were refused, as seen by [`EventLog::update`].
@@ -165,9 +169,22 @@ impl EventLog {
     /// A reason that was logged since the outage began is not logged again.
     fn goes_down(&mut self, reason: &str, at: Option<u64>, refused: Option<Refused>) {
         let reason = line(reason);
-        let logged = (self.down.is_some() || self.ended.is_some())
-            && (self.down_reasons.contains(&reason) || self.down_reasons.len() >= REASONS_MAX);
-        self.down = Some(Down { reason, at, logged, refused });
+        let is_known = self.down_reasons.contains(&reason);
+        let is_one_of_many = !is_known && self.down_reasons.len() >= REASONS_MAX;
+        let since = self.down.take().filter(|_| is_one_of_many).and_then(|down| down.since);
+        let logged = is_known || is_one_of_many;
+        self.down = Some(Down { reason, at, logged, refused, is_one_of_many, since });
+    }
+
+    /// Logs one of many reasons in the place of the oldest one, if it lasts.
+    fn note_lasting(&mut self, now: Instant) {
+        if let Some(down) = self.down.as_mut().filter(|down| down.is_one_of_many) {
+            let since = *down.since.get_or_insert(now);
+            if now.saturating_duration_since(since) >= SETTLED {
+                (down.is_one_of_many, down.logged) = (false, false);
+                self.down_reasons.remove(0);
+            }
+        }
     }
 
     /// Logs changes. An unusable sink is logged only if there is something to deliver.
@@ -189,6 +206,7 @@ impl EventLog {
         } else {
             self.idle_since = None;
         }
+        self.note_lasting(now);
         match &mut self.down {
             Some(down) if down.at.is_some_and(|at| delivered > at) => self.down = None,
             // A connection that closes while nothing is to be sent is not logged.
@@ -213,7 +231,8 @@ impl EventLog {
         } else if was_logged {
             self.ended = Some(now);
         }
-        if self.ended.is_some_and(|ended| now.saturating_duration_since(ended) >= SETTLED) {
+        let is_settled = |ended| now.saturating_duration_since(ended) >= SETTLED;
+        if self.down.is_none() && self.ended.is_some_and(is_settled) {
             tracing::info!("delivering to {} again", self.peer.name);
             self.ended = None;
             self.down_reasons.clear();
@@ -430,6 +449,55 @@ mod tests {
         up(&mut event_log, SETTLED);
         event_log.on_condition(stalled(), 5);
         assert!(!is_logged(&event_log), "another outage");
+    }
+
+    #[test]
+    fn a_reason_is_logged_once_while_a_replay_lasts() {
+        let mut event_log = EventLog::of(&KAFKA);
+        let stalled = || Condition::Stalled { reason: "busy".into(), fault: Fault::Brokers };
+        event_log.replay("lost", Lsn::ZERO, Duration::ZERO, 0);
+        for _ in 0..REASONS_MAX * 2 {
+            event_log.on_condition(stalled(), 0);
+            update(&mut event_log, 0, 1, true, Duration::ZERO);
+            event_log.on_condition(Condition::Flowing, 0);
+            update(&mut event_log, 1, 1, true, Duration::ZERO);
+        }
+        assert_eq!(event_log.down_reasons, ["busy"]);
+    }
+
+    /// An endpoint may put the number of a request into its answers.
+    #[test]
+    fn one_of_many_reasons_is_logged_if_it_lasts() {
+        static LANES: Peer = Peer { has_lanes: true, ..KAFKA };
+        let mut event_log = EventLog::of(&LANES);
+        let mut fails = |reason: String, after| {
+            event_log.on_condition(Condition::Stalled { reason, fault: Fault::Brokers }, 0);
+            update(&mut event_log, 0, 1, true, after);
+            assert!(event_log.trouble().is_some());
+            event_log.down_reasons.clone()
+        };
+        let all: Vec<_> = (0..20).map(|number| format!("request {number}")).collect();
+        for reason in &all {
+            fails(reason.clone(), Duration::ZERO);
+        }
+        assert_eq!(fails(all[19].clone(), Duration::ZERO), all[..REASONS_MAX]);
+        let logged = fails("gone".to_owned(), SETTLED);
+        assert_eq!((logged.len(), logged[0].as_str()), (REASONS_MAX, "request 1"));
+        assert_eq!(logged[REASONS_MAX - 1], "gone");
+    }
+
+    #[test]
+    fn the_end_is_not_logged_while_another_outage_waits_to_be_logged() {
+        let mut event_log = EventLog::of(&KAFKA);
+        event_log.on_condition(unreachable(), 3);
+        update(&mut event_log, 3, 1, false, Duration::ZERO);
+        update(&mut event_log, 4, 0, false, Duration::ZERO);
+        // Unreachable while nothing is to be sent, for another reason.
+        event_log.on_condition(Condition::Unreachable("reset".into()), 4);
+        update(&mut event_log, 4, 0, false, SETTLED * 2);
+        assert!(event_log.ended.is_some());
+        update(&mut event_log, 4, 1, false, SETTLED * 2);
+        assert!(event_log.ended.is_none() && event_log.trouble().is_some());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A text with the placeholders `{topic}`, `{key}` and `{partition(N)}`: what a message's subject or
 //! routing key is made of.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::num::NonZeroU32;
 
 use super::partition::partition;
@@ -51,8 +51,10 @@ impl Template {
             }
             parts.push(Part::parse(name).ok_or_else(|| {
                 format!(
-                    "`{text}` has {{{name}}}: {{topic}}, {{key}} and, for instance, {{partition(8)}} \
-                     are possible. Columns of the row are placeholders of record.topic and record.key"
+                    "`{text}` has {{{name}}}: {{topic}}, {{key}} and {{partition(N)}} are possible, \
+                     N from 1 to {}. Columns of the row are placeholders of record.topic and \
+                     record.key",
+                    u32::MAX
                 )
             })?);
             rest = after;
@@ -71,7 +73,7 @@ impl Template {
         key: Option<&[u8]>,
         append_key: impl Fn(&[u8], &mut String) -> Result<(), String>,
     ) -> Result<String, String> {
-        let key_for = |placeholder: &str| {
+        let key_for = |placeholder: fmt::Arguments<'_>| {
             let setting = self.setting;
             key.ok_or_else(|| {
                 format!(
@@ -85,9 +87,10 @@ impl Template {
             match part {
                 Part::Static(text) => rendered.push_str(text),
                 Part::Topic => rendered.push_str(topic),
-                Part::Key => append_key(key_for("key")?, &mut rendered)?,
+                Part::Key => append_key(key_for(format_args!("key"))?, &mut rendered)?,
                 Part::Partition(count) => {
-                    let _ = write!(rendered, "{}", partition(key_for("partition")?, *count));
+                    let key = key_for(format_args!("partition({count})"))?;
+                    let _ = write!(rendered, "{}", partition(key, *count));
                 }
             }
         }
@@ -119,7 +122,9 @@ mod tests {
         }
         let template = Template::parse("s", "{topic}{key}").expect("a template");
         assert_eq!(template.render("t", Some(b"\xff"), append_key), Err("not text".to_owned()));
-        for (text, placeholder) in [("{key}", "has {key}"), ("{partition(8)}", "has {partition}")] {
+        for (text, placeholder) in
+            [("{key}", "has {key}"), ("{partition(8)}", "has {partition(8)}")]
+        {
             let template = Template::parse("nats.subject", text).expect(text);
             let error = template.render("t", None, append_key).expect_err("no key");
             assert!(error.contains(&format!("nats.subject {placeholder}")), "{error}");

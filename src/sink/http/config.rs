@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::secrets;
@@ -58,17 +58,15 @@ impl HttpConfig {
             Some((word, rest)) if is_scheme(word) => (word, rest),
             _ => ("", value),
         };
-        let login =
-            BASE64.decode(rest.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"));
-        let login = login.map(|login| String::from_utf8_lossy(&login).into_owned());
-        let login = login.as_deref().and_then(|login| login.split_once(':'));
-        let parts = login.map_or(Vec::new(), |(name, password)| {
-            if password.is_empty() || is_token(name) {
+        let login = decoded(rest.trim()).filter(|_| scheme.eq_ignore_ascii_case("basic"));
+        let parts = match login.as_deref().map(|login| login.split_once(':').ok_or(login)) {
+            None => Vec::new(),
+            Some(Err(login)) => vec![login],
+            Some(Ok((name, password))) if password.is_empty() || is_token(name) => {
                 vec![name, password]
-            } else {
-                vec![password]
             }
-        });
+            Some(Ok((_, password))) => vec![password],
+        };
         rest.split_whitespace().chain(parts).map(str::to_owned).collect()
     }
 
@@ -77,6 +75,13 @@ impl HttpConfig {
         let parts = self.url.path_and_query().split(['/', '?', '&', '=']);
         parts.filter(|part| is_token(part)).map(str::to_owned).collect()
     }
+}
+
+/// Base64 of either alphabet, with or without padding.
+fn decoded(text: &str) -> Option<String> {
+    let text = text.trim_end_matches('=').replace('-', "+").replace('_', "/");
+    let bytes = BASE64.decode(text).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether it is no plain word, but may be a key.
@@ -110,6 +115,7 @@ mod tests {
         );
         let basic = config("https://h/webhooks", "Basic dXNlcjpwQDVzL3crMHJk");
         let named = config("https://h", "Basic c2tfbGl2ZV9BYmNkRWY6"); // sk_live_AbcdEf, no password
+        let unpadded = config("https://h", "Basic dXNlcjpodW50ZXIyc2VjcmU3"); // user:hunter2secre7
         let key = config("https://h", "ApiKey id=7 key=T0PS3CRET v=1");
         let bare = config("https://h/aB3_xY9-kL2_mN8", "abcd1234efgh secretpart2");
         let long =
@@ -119,6 +125,7 @@ mod tests {
             (&bearer, "Bearer is expected at /hooks/", true),
             (&bearer, "you sent a/S3CRETs3cret+b==", false),
             (&named, "no customer sk_live_AbcdEf", false),
+            (&unpadded, "the password hunter2secre7 is wrong", false),
             (&bearer, r#"{"sent":"a\/S3CRETs3cret+b=="}"#, false),
             (&bearer, "a%2FS3CRETs3cret%2Bb%3D%3D", false),
             (&bearer, "A&#x2F;S3CRETS3CRET", false),

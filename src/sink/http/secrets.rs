@@ -11,7 +11,10 @@ const LEAST: usize = 4;
 
 /// Whether a text has as many letters and digits of one of the secrets, in their order.
 pub(super) fn are_repeated(secrets: &[String], text: &str, length: usize) -> bool {
-    let text = String::from_iter(reduced(text));
+    // As it is, too: a sign of an encoding may stand before it by accident.
+    let signs = text.chars().filter(|sign| sign.is_alphanumeric());
+    let plain: String = signs.flat_map(char::to_lowercase).collect();
+    let text = format!("{} {plain}", String::from_iter(reduced(text)));
     secrets.iter().map(|secret| reduced(secret)).any(|secret| {
         let mut parts = secret.windows(length.min(secret.len()).max(1));
         secret.len() >= LEAST && parts.any(|part| text.contains(&String::from_iter(part)))
@@ -30,7 +33,11 @@ fn reduced(text: &str) -> Vec<char> {
     while let Some(first) = rest.chars().next() {
         let (bytes, length) = in_percent(rest);
         if length > 0 {
-            String::from_utf8_lossy(&bytes).chars().for_each(&mut add);
+            match std::str::from_utf8(&bytes) {
+                Ok(text) => text.chars().for_each(&mut add),
+                // Perhaps of Latin-1.
+                Err(_) => bytes.iter().copied().map(char::from).for_each(&mut add),
+            }
             rest = &rest[length..];
             continue;
         }
@@ -45,10 +52,8 @@ fn reduced(text: &str) -> Vec<char> {
 fn in_percent(text: &str) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     let mut rest = text;
-    while let Some(digits) = rest.strip_prefix('%').and_then(|rest| rest.get(..2))
-        && let Ok(byte) = u8::from_str_radix(digits, 16)
-    {
-        bytes.push(byte);
+    while let Some(byte) = rest.strip_prefix('%').and_then(|rest| number(rest.get(..2)?, 16)) {
+        bytes.extend(u8::try_from(byte));
         rest = &rest[3..];
     }
     (bytes, text.len() - rest.len())
@@ -56,7 +61,7 @@ fn in_percent(text: &str) -> (Vec<u8>, usize) {
 
 /// The character that an escape at the beginning means, and the escape's length in bytes.
 fn escaped(text: &str) -> Option<(char, usize)> {
-    let of = |digits: &str, radix: u32| u32::from_str_radix(digits, radix).ok().map(to_char);
+    let of = |digits: &str, radix: u32| number(digits, radix).map(to_char);
     if let Some(rest) = text.strip_prefix("\\u") {
         return Some((of(rest.get(..4)?, 16)?, 6));
     }
@@ -74,6 +79,12 @@ fn escaped(text: &str) -> Option<(char, usize)> {
     Some((sign, end + 2))
 }
 
+/// Of digits alone: no sign.
+fn number(digits: &str, radix: u32) -> Option<u32> {
+    let is_number = digits.chars().all(|digit| digit.is_digit(radix));
+    is_number.then(|| u32::from_str_radix(digits, radix).ok()).flatten()
+}
+
 fn to_char(number: u32) -> char {
     char::from_u32(number).unwrap_or(' ')
 }
@@ -87,7 +98,7 @@ mod tests {
         for (text, expected) in [
             ("a/B-c_1", "abc1"),
             ("%41%62%zz%4", "abzz4"),
-            ("%D0%BF%C3%89-%ff%41", "пéa"),
+            ("%D0%BF%C3%89-%E4%41%+a", "пéäaa"),
             ("\\u0041\\u00", "au00"),
             ("&#65;&#x42;&amp;c&; &toolongtobeaname;", "abctoolongtobeaname"),
             ("É\0K", "ék"),
@@ -104,6 +115,7 @@ mod tests {
         {
             assert_eq!(are_repeated(&secrets, text, SHORT), found, "{text}");
         }
+        assert!(are_repeated(&secrets, "%abcdef", SHORT), "not 0xab");
         assert!(!are_repeated(&[], "", SHORT));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::message::Message;
 use crate::position::EventPosition;
@@ -16,9 +16,9 @@ const WINDOW_BYTES: usize = 8 << 20;
 /// keys, which have their turns since each may lead to another queue, and half by their age.
 const RETRIED_AT_ONCE: usize = 16;
 
-/// The part of them that is sent again at once, at least: with two seconds in between each message has
-/// its turn within 18 minutes, also if one routing key leads to several queues.
-const RETRIED_PART: usize = 256;
+/// If they are many, so many are sent again at once that all are within twice this time: a routing key may
+/// lead to several queues.
+const RETRIED_WITHIN: Duration = Duration::from_secs(512);
 
 /// What became of a message.
 #[derive(Debug)]
@@ -218,9 +218,10 @@ impl Flow {
     }
 
     /// Some of those that were put back may be sent again. Not all: if one of the queues that take a
-    /// message is full, the others get it once more each time.
-    pub(super) fn retry(&mut self) {
-        let part = self.again.messages.len() / RETRIED_PART;
+    /// message is full, the others get it once more each time. `waited`: since the last time.
+    pub(super) fn retry(&mut self, waited: Duration) {
+        let part = self.again.messages.len() * waited.as_millis() as usize
+            / RETRIED_WITHIN.as_millis() as usize;
         let mut some = Vec::new();
         for number in 0..RETRIED_AT_ONCE.max(part) {
             let by_age = number % 2 == 1;
@@ -272,8 +273,6 @@ impl Flow {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::ledger::Seq;
     use crate::lsn::Lsn;
@@ -336,7 +335,7 @@ mod tests {
         };
         flow.put_back(one);
         assert!(sent(&mut flow).is_empty() && flow.is_retrying());
-        flow.retry();
+        flow.retry(Duration::from_secs(2));
         assert_eq!(sent(&mut flow), ["1"]);
         assert!(flow.is_retrying());
         let Some(Confirmed::Stored(one)) = flow.confirmed(3, false, true).pop() else {
@@ -363,13 +362,13 @@ mod tests {
         };
         answer(&mut flow, false);
         for first in ["1", "17", "33"] {
-            flow.retry();
+            flow.retry(Duration::from_secs(2));
             let again = sent(&mut flow);
             assert_eq!((again.len(), again[0].as_str()), (16, first), "each has its turn");
             answer(&mut flow, false);
         }
         assert_eq!(flow.accepted(), Accepted::None);
-        flow.retry();
+        flow.retry(Duration::from_secs(2));
         for expected in [16, 32, 52, 0] {
             assert_eq!(sent(&mut flow).len(), expected);
             answer(&mut flow, true);
@@ -389,9 +388,9 @@ mod tests {
         (1..=9_000).for_each(|number| flow.put_back(of(number, "many")));
         flow.put_back(of(9_001, "few"));
         flow.put_back(of(9_002, "few"));
-        flow.retry();
+        flow.retry(Duration::from_secs(2));
         let again = sent(&mut flow);
-        assert_eq!(again.len(), 9_002 / RETRIED_PART);
+        assert_eq!(again.len(), 9_002 / 256);
         assert_eq!(again[..6], ["1", "2", "9001", "3", "4", "5"]);
         let became = flow.confirmed(3, false, true);
         let Some(Confirmed::Stored(accepted)) = became.first() else { panic!("{became:?}") };
@@ -403,7 +402,7 @@ mod tests {
         let mut flow = Flow::default();
         (1..=16).for_each(|number| flow.put_back(of(number, "many")));
         (17..=4_000).for_each(|number| flow.put_back(of(number, &number.to_string())));
-        flow.retry();
+        flow.retry(Duration::from_secs(2));
         let again = sent(&mut flow);
         let older = again.iter().filter(|number| number.parse::<u64>().expect("a number") <= 16);
         assert_eq!((again.len(), older.count()), (RETRIED_AT_ONCE, 9), "{again:?}");

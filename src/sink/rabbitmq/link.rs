@@ -190,8 +190,8 @@ impl RabbitLink {
                 Accepted::Some => (self.retry_delay / 2).max(SOME_ACCEPTED_DELAY),
                 Accepted::All => (self.retry_delay / 2).max(least),
             };
+            self.flow.retry(self.retry_delay);
             (self.retry_at, self.retry_delay) = (None, delay);
-            self.flow.retry();
         }
         Ok(())
     }

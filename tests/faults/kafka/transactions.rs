@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer as _};
-use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Cluster, Disturbance, ExactlyOnce, Kafka, Proxy, eventually};
 
@@ -123,8 +123,8 @@ async fn fenced(report: CaseReport) {
             producer.init_transactions(SHORT_TIMEOUT).expect("the brokers answer");
         });
         fencing.await.expect("it fences");
-        // It notices with its next transaction, or in the middle of one.
-        walpost.await_line_after(mark, AGREES, LONG_TIMEOUT).await;
+        // It notices with its next transaction, or in the middle of one. What it does then is logged once.
+        walpost.await_line_after(mark, "_FENCED", LONG_TIMEOUT).await;
     }
     report.exact(&scene.fixture.judge_after(writer).await);
     report.still_running(&walpost);
