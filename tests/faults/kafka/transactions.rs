@@ -125,6 +125,8 @@ async fn fenced(report: CaseReport) {
         fencing.await.expect("it fences");
         // It notices with its next transaction, or in the middle of one. What it does then is logged once.
         walpost.await_line_after(mark, "_FENCED", LONG_TIMEOUT).await;
+        // It delivers before it is fenced again.
+        scene.fixture.confirmed(LONG_TIMEOUT).await;
     }
     report.exact(&scene.fixture.judge_after(writer).await);
     report.still_running(&walpost);
