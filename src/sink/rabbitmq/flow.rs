@@ -401,8 +401,8 @@ mod tests {
         // A routing key for each message.
         let mut flow = Flow::default();
         (1..=16).for_each(|number| flow.put_back(of(number, "many")));
-        (17..=4_000).for_each(|number| flow.put_back(of(number, &number.to_string())));
-        flow.retry(Duration::from_secs(2));
+        (17..=5_000).for_each(|number| flow.put_back(of(number, &number.to_string())));
+        flow.retry(Duration::from_millis(50));
         let again = sent(&mut flow);
         let older = again.iter().filter(|number| number.parse::<u64>().expect("a number") <= 16);
         assert_eq!((again.len(), older.count()), (RETRIED_AT_ONCE, 9), "{again:?}");
