@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::sql::quoted;
-
 /// A field of an event that has a column, or a member of a logical message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -102,4 +100,11 @@ pub(crate) fn usual() -> Vec<Column> {
     ]
     .map(|(field, name, r#type)| Column { field, name: name.to_owned(), r#type })
     .into()
+}
+
+/// A name as a quoted identifier.
+///
+/// See <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -3,7 +3,7 @@
 //! Their texts depend on the configuration alone and not on the number of events, so that drivers
 //! can keep them prepared. All parameters are `text`, or `text[]` with one element per event.
 
-use crate::columns::Column;
+use crate::columns::{Column, quoted};
 
 /// The statements for one event, and for several.
 #[derive(Clone, Debug, Default)]
@@ -99,13 +99,6 @@ fn append(pieces: &mut [String], text: &str) {
     if let Some(last) = pieces.last_mut() {
         last.push_str(text);
     }
-}
-
-/// A name as a quoted identifier.
-///
-/// See <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]
