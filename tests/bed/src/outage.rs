@@ -4,13 +4,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
+use crate::endpoints::{Endpoints, sum};
 use crate::eventually::eventually;
 use crate::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
-use crate::http;
 use crate::sink_fixture::SinkFixture;
-use crate::walpost::Walpost;
 use crate::writer::{Writer, lsn};
 
 /// Ten minutes, unless the variable `WALPOST_OUTAGE_SECONDS` says otherwise.
@@ -72,7 +69,7 @@ pub async fn long_outage(
         tokio::time::sleep(Duration::from_secs(1)).await;
         let (ready, reasons) = endpoints.readiness().await;
         assert!(!ready, "{reasons}");
-        let now = endpoints.now(fixture).await;
+        let now = Now::read(fixture, &endpoints).await;
         assert_eq!((&now.walsender, now.reconnects), (&first.walsender, first.reconnects));
         assert!((now.source_connected, now.sink_connected) == (1, 0), "{now:?}");
         assert_eq!(now.oldest, first.oldest, "it is still the same event");
@@ -99,7 +96,7 @@ pub async fn long_outage(
     let caught_up = ended.elapsed();
     eventually(SHORT_TIMEOUT, "walpost is ready again", async || endpoints.are_ready().await).await;
     eventually(SHORT_TIMEOUT, "nothing is late", async || {
-        endpoints.metric("walpost_oldest_unconfirmed_commit_timestamp_seconds").await == 0
+        endpoints.metric("walpost_oldest_unconfirmed_commit_timestamp_seconds", "").await == 0
     })
     .await;
     stop(walpost).await;
@@ -120,10 +117,10 @@ pub async fn long_outage(
 /// Awaits that walpost has noticed the outage, and has a session that it keeps: what was in flight is
 /// read again over another one.
 async fn settled(fixture: &SinkFixture, endpoints: &Endpoints) -> Now {
-    let mut before = endpoints.now(fixture).await;
+    let mut before = Now::read(fixture, endpoints).await;
     eventually(LONG_TIMEOUT, "the outage is noticed, and the session stays", async || {
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let (now, ready) = (endpoints.now(fixture).await, endpoints.are_ready().await);
+        let (now, ready) = (Now::read(fixture, endpoints).await, endpoints.are_ready().await);
         let same = now.walsender == before.walsender && now.reconnects == before.reconnects;
         let is_settled = !ready && same && now.walsender.is_some() && now.oldest == before.oldest;
         before = now;
@@ -147,45 +144,17 @@ struct Now {
     lag_bytes: u64,
 }
 
-/// The endpoints of a walpost.
-struct Endpoints(u16);
-
-impl Endpoints {
-    async fn of(walpost: &Walpost) -> Self {
-        let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
-        let line: Value = serde_json::from_str(&line).expect("a JSON line");
-        let address = line["endpoints"].as_str().and_then(|address| address.rsplit_once(':'));
-        Self(address.and_then(|(_, port)| port.parse().ok()).expect("an address"))
-    }
-
-    async fn readiness(&self) -> (bool, String) {
-        let (status, text) = http::text(self.0, "/readyz").await.expect("it answers");
-        (status == 200, text)
-    }
-
-    async fn are_ready(&self) -> bool {
-        self.readiness().await.0
-    }
-
-    /// The sum of a metric over its labels, without what is behind the point.
-    async fn metric(&self, name: &str) -> u64 {
-        value(&self.metrics().await, name, "")
-    }
-
-    async fn metrics(&self) -> String {
-        http::text(self.0, "/metrics").await.expect("it answers").1
-    }
-
-    async fn now(&self, fixture: &SinkFixture) -> Now {
-        let metrics = self.metrics().await;
-        let of = |name: &str| value(&metrics, name, "");
+impl Now {
+    async fn read(fixture: &SinkFixture, endpoints: &Endpoints) -> Self {
+        let metrics = endpoints.metrics().await;
+        let of = |name: &str| sum(&metrics, name, "");
         let lag = "SELECT pg_current_wal_lsn() || ' ' || confirmed_flush_lsn \
                      FROM pg_replication_slots WHERE slot_name = 'walpost'";
         let lag = fixture.inner.postgres.query_text(lag).await.expect("the slot");
         let (end, confirmed) = lag.split_once(' ').expect("two positions");
-        Now {
+        Self {
             walsender: fixture.inner.walsender().await,
-            reconnects: value(&metrics, "walpost_reconnects_total", "peer=\"postgresql\""),
+            reconnects: sum(&metrics, "walpost_reconnects_total", "peer=\"postgresql\""),
             source_connected: of("walpost_source_connected"),
             sink_connected: of("walpost_sink_connected"),
             oldest: of("walpost_oldest_unconfirmed_commit_timestamp_seconds"),
@@ -193,13 +162,4 @@ impl Endpoints {
             lag_bytes: lsn(end) - lsn(confirmed),
         }
     }
-}
-
-/// The sum of a metric over its labels that have this text, without what is behind the point.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "none is negative")]
-fn value(metrics: &str, name: &str, label: &str) -> u64 {
-    let lines = metrics.lines().filter_map(|line| line.strip_prefix(name));
-    let lines = lines.filter(|rest| rest.starts_with([' ', '{']) && rest.contains(label));
-    let values = lines.filter_map(|rest| rest.rsplit_once(' ')?.1.parse::<f64>().ok());
-    values.sum::<f64>() as u64
 }

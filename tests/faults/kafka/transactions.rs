@@ -6,7 +6,7 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer as _};
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Cluster, Disturbance, ExactlyOnce, Kafka, Proxy, eventually};
+use walpost_bed::{Cluster, Disturbance, Endpoints, ExactlyOnce, Kafka, Proxy, eventually};
 
 use super::fixture_with;
 use crate::case::{Case, CaseReport};
@@ -107,14 +107,17 @@ async fn disturbed(report: CaseReport, api_key: i16) {
 async fn fenced(report: CaseReport) {
     let kafka = Kafka::start().await;
     let scene = scene_of(fixture_with(&kafka.bootstrap()).await).await;
-    let walpost = scene.run().await;
+    let walpost = scene.command().args(["--admin-listen", "127.0.0.1:0"]).start();
+    let endpoints = Endpoints::of(&walpost).await;
+    let replaced = async || endpoints.metric("walpost_reconnects_total", "peer=\"kafka\"").await;
     let writer = Writer::start(&scene.fixture.postgres, 200);
     let identity = "SELECT 'walpost-' || system_identifier || '-' || oid || '-walpost-state' \
                     FROM pg_control_system(), pg_database WHERE datname = current_database()";
     let id = scene.fixture.postgres.query_text(identity).await.expect("an id");
     for _ in 0..3 {
         writer.commits(50).await;
-        let mark = walpost.mark();
+        scene.fixture.confirmed(LONG_TIMEOUT).await;
+        let before = replaced().await;
         let (id, bootstrap) = (id.clone(), kafka.bootstrap());
         let fencing = tokio::task::spawn_blocking(move || {
             let mut config = ClientConfig::new();
@@ -123,8 +126,11 @@ async fn fenced(report: CaseReport) {
             producer.init_transactions(SHORT_TIMEOUT).expect("the brokers answer");
         });
         fencing.await.expect("it fences");
-        // It notices with its next transaction, or in the middle of one. What it does then is logged once.
-        walpost.await_line_after(mark, "_FENCED", LONG_TIMEOUT).await;
+        // With its next transaction, or in the middle of one.
+        eventually(LONG_TIMEOUT, "it notices, and replaces the producer", async || {
+            replaced().await > before
+        })
+        .await;
         // It delivers before it is fenced again.
         scene.fixture.confirmed(LONG_TIMEOUT).await;
     }

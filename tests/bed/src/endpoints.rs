@@ -1,0 +1,47 @@
+//! The endpoints of a walpost.
+
+use serde_json::Value;
+
+use crate::fixture::SHORT_TIMEOUT;
+use crate::http;
+use crate::walpost::Walpost;
+
+/// The endpoints of a walpost that was started with `--admin-listen`.
+pub struct Endpoints(u16);
+
+impl Endpoints {
+    /// Waits until the log has their address.
+    pub async fn of(walpost: &Walpost) -> Self {
+        let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
+        let line: Value = serde_json::from_str(&line).expect("a JSON line");
+        let address = line["endpoints"].as_str().and_then(|address| address.rsplit_once(':'));
+        Self(address.and_then(|(_, port)| port.parse().ok()).expect("an address"))
+    }
+
+    /// The sum of a metric over its labels that have this text, without what is behind the point.
+    pub async fn metric(&self, name: &str, label: &str) -> u64 {
+        sum(&self.metrics().await, name, label)
+    }
+
+    pub(crate) async fn readiness(&self) -> (bool, String) {
+        let (status, text) = http::text(self.0, "/readyz").await.expect("it answers");
+        (status == 200, text)
+    }
+
+    pub(crate) async fn are_ready(&self) -> bool {
+        self.readiness().await.0
+    }
+
+    pub(crate) async fn metrics(&self) -> String {
+        http::text(self.0, "/metrics").await.expect("it answers").1
+    }
+}
+
+/// The sum of a metric over its labels that have this text, without what is behind the point.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "none is negative")]
+pub(crate) fn sum(metrics: &str, name: &str, label: &str) -> u64 {
+    let lines = metrics.lines().filter_map(|line| line.strip_prefix(name));
+    let lines = lines.filter(|rest| rest.starts_with([' ', '{']) && rest.contains(label));
+    let values = lines.filter_map(|rest| rest.rsplit_once(' ')?.1.parse::<f64>().ok());
+    values.sum::<f64>() as u64
+}
