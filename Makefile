@@ -230,7 +230,7 @@ packaging-test: ## Check that archives are reproducible and signatures hold
 	@packaging/test
 
 deny: ## Check licences, sources and versions of the dependencies
-	@"$$(packaging/tool cargo-deny)" check bans licenses sources
+	@"$$(packaging/tool cargo-deny)" --workspace check bans licenses sources
 
 # Fails with a message if the advisory database cannot be fetched.
 advisories: ## Check the dependencies for known vulnerabilities (needs GitHub)
