@@ -73,8 +73,9 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 	  { echo "a default build of walpost would contain crash points" >&2; exit 1; }
 	cargo clippy $(PROGRAM) --all-targets --features $(FEATURES) -- -D warnings
 	cargo clippy $(OUTBOX) --all-targets --all-features -- -D warnings
-	@# Users build without the features of the tests.
+	@# Users build without the features of the tests, and some targets build the test bed alone.
 	cargo check --package walpost
+	cargo check --package walpost-bed
 	RUSTDOCFLAGS=-Dwarnings cargo doc $(PROGRAM) --no-deps
 	RUSTDOCFLAGS=-Dwarnings cargo doc --package walpost-outbox --all-features --no-deps
 
@@ -144,8 +145,7 @@ patroni: ## Run walpost with PostgreSQL under Patroni: switchovers, and kills of
 	cargo test $(PROGRAM) --features $(FEATURES) --test patroni -- --ignored --nocapture
 
 debezium: setup ## Check a real Debezium against the recorded corpus, and hand over its slot
-	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1
-	cargo test --features $(FEATURES) --test debezium -- --include-ignored
+	cargo test $(PROGRAM) --features $(FEATURES) --test debezium -- --include-ignored --test-threads 1
 
 alerts: ## Unit-test the alert rules with promtool
 	@tests/bed/setup.sh alerts
