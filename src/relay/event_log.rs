@@ -182,6 +182,8 @@ impl EventLog {
             let since = *down.since.get_or_insert(now);
             if now.saturating_duration_since(since) >= SETTLED {
                 (down.is_one_of_many, down.logged) = (false, false);
+                // The next one has to last as long.
+                down.since = Some(now);
                 self.down_reasons.remove(0);
             }
         }
@@ -228,7 +230,8 @@ impl EventLog {
         }
         if self.is_outage_logged() {
             self.ended = None;
-        } else if was_logged {
+        } else if was_logged || (self.ended.is_none() && !self.down_reasons.is_empty()) {
+            // Or it ended as another one began, which is not logged yet.
             self.ended = Some(now);
         }
         let is_settled = |ended| now.saturating_duration_since(ended) >= SETTLED;
@@ -484,6 +487,8 @@ mod tests {
         let logged = fails("gone".to_owned(), SETTLED);
         assert_eq!((logged.len(), logged[0].as_str()), (REASONS_MAX, "request 1"));
         assert_eq!(logged[REASONS_MAX - 1], "gone");
+        assert_eq!(fails("request 20".to_owned(), SETTLED), logged, "not one after the other");
+        assert_eq!(fails("request 21".to_owned(), SETTLED * 2)[REASONS_MAX - 1], "request 21");
     }
 
     #[test]
@@ -498,6 +503,23 @@ mod tests {
         assert!(event_log.ended.is_some());
         update(&mut event_log, 4, 1, false, SETTLED * 2);
         assert!(event_log.ended.is_none() && event_log.trouble().is_some());
+    }
+
+    /// With nothing to be sent, as when a login is repaired and an exchange is missing.
+    #[test]
+    fn an_outage_that_another_one_replaced_without_a_line_is_over_with_that() {
+        let mut event_log = EventLog::of(&KAFKA);
+        let stalled =
+            |reason: &str| Condition::Stalled { reason: reason.to_owned(), fault: Fault::Brokers };
+        event_log.on_condition(stalled("refused"), 4);
+        update(&mut event_log, 4, 1, false, Duration::ZERO);
+        assert_eq!(event_log.trouble(), Some("refused"));
+        event_log.on_condition(stalled("missing"), 4);
+        update(&mut event_log, 4, 0, false, Duration::ZERO);
+        event_log.on_condition(Condition::Flowing, 4);
+        update(&mut event_log, 5, 0, true, Duration::ZERO);
+        update(&mut event_log, 5, 0, true, SETTLED);
+        assert!(event_log.ended.is_none() && event_log.down_reasons.is_empty(), "{event_log:?}");
     }
 
     #[test]

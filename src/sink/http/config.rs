@@ -72,7 +72,8 @@ impl HttpConfig {
 
     /// The parts of path and query that are no plain words, as `webhooks` is one.
     fn url_secrets(&self) -> Vec<String> {
-        let parts = self.url.path_and_query().split(['/', '?', '&', '=']);
+        let text = self.url.path_and_query().replace("{topic}", "/");
+        let parts = text.split(['/', '?', '&', '=']);
         parts.filter(|part| is_token(part)).map(str::to_owned).collect()
     }
 }
@@ -114,6 +115,7 @@ mod tests {
             "Bearer a/S3CRETs3cret+b==",
         );
         let basic = config("https://h/webhooks", "Basic dXNlcjpwQDVzL3crMHJk");
+        let beside = config("https://h/hooks/T0K3N7-{topic}", "Bearer none");
         let named = config("https://h", "Basic c2tfbGl2ZV9BYmNkRWY6"); // sk_live_AbcdEf, no password
         let unpadded = config("https://h", "Basic dXNlcjpodW50ZXIyc2VjcmU3"); // user:hunter2secre7
         let key = config("https://h", "ApiKey id=7 key=T0PS3CRET v=1");
@@ -133,6 +135,8 @@ mod tests {
             (&bearer, "Cannot POST /hooks/orders/T0K3NT0K3N", false),
             (&bearer, "?key=qu3rys3cret", false),
             (&bearer, "T%30%4b3NT0K3N", false),
+            (&beside, "Cannot POST /hooks/T0K3N7-outbox.event.order", false),
+            (&beside, "Cannot POST /hooks/outbox.event.order", true),
             (&basic, "webhooks are not accepted", true),
             (&basic, "no Basic login, user", true),
             (&basic, "dXNlcjpwQDVzL3crMHJk", false),

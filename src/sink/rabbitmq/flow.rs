@@ -20,6 +20,10 @@ const RETRIED_AT_ONCE: usize = 16;
 /// lead to several queues.
 const RETRIED_WITHIN: Duration = Duration::from_secs(512);
 
+/// How many of them may be on their way at a time: a queue that answers no more must not take the whole
+/// window, which new messages for other queues need.
+const RETRIED_UNCONFIRMED: usize = WINDOW_MESSAGES / 2;
+
 /// What became of a message.
 #[derive(Debug)]
 pub(super) enum Confirmed {
@@ -220,10 +224,11 @@ impl Flow {
     /// Some of those that were put back may be sent again. Not all: if one of the queues that take a
     /// message is full, the others get it once more each time. `waited`: since the last time.
     pub(super) fn retry(&mut self, waited: Duration) {
-        let part = self.again.messages.len() * waited.as_millis() as usize
-            / RETRIED_WITHIN.as_millis() as usize;
+        let waiting = self.again.messages.len();
+        let part = waiting * waited.as_millis() as usize / RETRIED_WITHIN.as_millis() as usize;
+        let left = RETRIED_UNCONFIRMED.saturating_sub(self.retried - waiting);
         let mut some = Vec::new();
-        for number in 0..RETRIED_AT_ONCE.max(part) {
+        for number in 0..RETRIED_AT_ONCE.max(part).min(left) {
             let by_age = number % 2 == 1;
             some.extend(if by_age { self.again.pop_oldest() } else { self.again.pop_in_turn() });
         }
@@ -258,6 +263,11 @@ impl Flow {
         for message in messages.into_iter().rev() {
             self.ready.push_front(message);
         }
+    }
+
+    /// Whether messages wait for [`Flow::retry`].
+    pub(super) fn has_refused(&self) -> bool {
+        !self.again.messages.is_empty()
     }
 
     /// Whether messages that the broker has refused are not stored yet.
@@ -406,6 +416,34 @@ mod tests {
         let again = sent(&mut flow);
         let older = again.iter().filter(|number| number.parse::<u64>().expect("a number") <= 16);
         assert_eq!((again.len(), older.count()), (RETRIED_AT_ONCE, 9), "{again:?}");
+    }
+
+    /// As from a quorum queue that was full, and has no majority now.
+    #[test]
+    fn refused_messages_have_their_turns_though_others_are_not_answered() {
+        let mut flow = Flow::default();
+        let keys = 4 * RETRIED_AT_ONCE as u64;
+        for number in 1..=4_000 {
+            let routing_key = (number % keys).to_string().as_str().into();
+            flow.put_back(Message { routing_key, ..message(number, "") });
+        }
+        let mut all = 0;
+        let mut rounds = 0..;
+        while let Some(round) = rounds.next()
+            && round < 1_000
+        {
+            flow.retry(Duration::from_millis(50));
+            let again = sent(&mut flow).len();
+            assert!(
+                again == RETRIED_AT_ONCE || all == RETRIED_UNCONFIRMED,
+                "{again} of round {round}"
+            );
+            all += again;
+        }
+        assert_eq!(all, RETRIED_UNCONFIRMED);
+        assert!(flow.has_refused());
+        flow.offer(message(4_001, ""));
+        assert_eq!(sent(&mut flow), ["4001"], "new ones are not held up");
     }
 
     #[test]

@@ -191,7 +191,9 @@ impl RabbitLink {
                 Accepted::All => (self.retry_delay / 2).max(least),
             };
             self.flow.retry(self.retry_delay);
-            (self.retry_at, self.retry_delay) = (None, delay);
+            self.retry_delay = delay;
+            // Whether or not these are answered.
+            self.retry_at = self.flow.has_refused().then(|| Instant::now() + delay);
         }
         Ok(())
     }
