@@ -46,13 +46,16 @@ pub(crate) async fn consume(
         let message = messages.next().await.context("the subscription has ended")??;
         let sequence = message.info().map_err(|error| anyhow!(error))?.stream_sequence;
         let transaction = database.transaction().await?;
-        let sql = "INSERT INTO public.processed_messages (consumer, stream, last_sequence)
+        let sql = "INSERT INTO public.processed_messages AS seen (consumer, stream, last_sequence)
                    VALUES ('billing', $1, $2)
                    ON CONFLICT (consumer, stream)
-                   DO UPDATE SET last_sequence = excluded.last_sequence";
-        transaction.execute(sql, &[&stream, &i64::try_from(sequence)?]).await?;
-        act(&transaction, &message).await?;
-        transaction.commit().await?;
+                   DO UPDATE SET last_sequence = excluded.last_sequence
+                     WHERE seen.last_sequence < excluded.last_sequence";
+        // None if another one has processed it: PostgreSQL may still commit for one that was killed.
+        if transaction.execute(sql, &[&stream, &i64::try_from(sequence)?]).await? == 1 {
+            act(&transaction, &message).await?;
+            transaction.commit().await?;
+        }
     }
 }
 

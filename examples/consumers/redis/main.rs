@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use anyhow::{Context as _, bail};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use tokio_postgres::{NoTls, Transaction};
+use tokio_postgres::{Client, NoTls, Transaction};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -41,17 +41,20 @@ pub(crate) async fn consume(
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let client = redis::Client::open(redis)?;
     let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
-    let sql =
-        "SELECT last_id FROM public.processed_entries WHERE consumer = 'billing' AND stream = $1";
-    let row = database.query_opt(sql, &[&stream]).await?;
-    let mut after = row.map_or_else(|| "0-0".to_owned(), |row| row.get(0));
+    let mut after = last_id(&database, stream).await?;
     loop {
         for (id, fields) in read(&mut redis, stream, &after).await? {
             let transaction = database.transaction().await?;
-            let sql = "INSERT INTO public.processed_entries (consumer, stream, last_id)
+            let sql = "INSERT INTO public.processed_entries AS seen (consumer, stream, last_id)
                        VALUES ('billing', $1, $2)
-                       ON CONFLICT (consumer, stream) DO UPDATE SET last_id = excluded.last_id";
-            transaction.execute(sql, &[&stream, &id]).await?;
+                       ON CONFLICT (consumer, stream)
+                       DO UPDATE SET last_id = excluded.last_id WHERE seen.last_id = $3";
+            // None if another one has processed it: PostgreSQL may still commit for one that was killed.
+            if transaction.execute(sql, &[&stream, &id, &after]).await? == 0 {
+                transaction.rollback().await?;
+                after = last_id(&database, stream).await?;
+                break;
+            }
             if fields.get("topic").map(String::as_str) == Some(topic) {
                 act(&transaction, &fields).await?;
             }
@@ -59,6 +62,14 @@ pub(crate) async fn consume(
             after = id;
         }
     }
+}
+
+/// The last entry that was processed.
+async fn last_id(database: &Client, stream: &str) -> anyhow::Result<String> {
+    let sql =
+        "SELECT last_id FROM public.processed_entries WHERE consumer = 'billing' AND stream = $1";
+    let row = database.query_opt(sql, &[&stream]).await?;
+    Ok(row.map_or_else(|| "0-0".to_owned(), |row| row.get(0)))
 }
 
 /// The next entries behind that one; waits until there are some.

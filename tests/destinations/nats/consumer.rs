@@ -1,4 +1,4 @@
-//! The consumer of docs/nats.md acts once on each event, though it is killed in between.
+//! The consumer of docs/nats.md acts once on each event, though it is killed in between and runs twice.
 
 use std::time::Duration;
 
@@ -44,8 +44,15 @@ async fn consumer_acts_once_on_each_event() {
     let expected = "SELECT sum(i) FROM generate_series(1, 700) AS i WHERE i % 10 <> 0";
     let expected = postgres.query_text(expected).await;
     let total = "SELECT coalesce(sum(total), 0) FROM public.turnover";
-    let consume = async || {
+    let one = async || {
         program::consume(&fixture.url, STREAM, "outbox.event.order", &fixture.inner.source).await
+    };
+    // A second one at the same time, as when the first one's last commit comes late.
+    let consume = async || {
+        tokio::select! {
+            ended = one() => ended,
+            ended = one() => ended,
+        }
     };
     // Ended in the middle, several times.
     for _ in 0..5 {
