@@ -428,10 +428,7 @@ mod tests {
             flow.put_back(Message { routing_key, ..message(number, "") });
         }
         let mut all = 0;
-        let mut rounds = 0..;
-        while let Some(round) = rounds.next()
-            && round < 1_000
-        {
+        for round in 0..1_000 {
             flow.retry(Duration::from_millis(50));
             let again = sent(&mut flow).len();
             assert!(
