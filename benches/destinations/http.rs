@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::backlog::Shape;
-use crate::{Bench, ended, until};
+use crate::{Bench, apart, ended, until};
 
 /// The default of `http.lanes`.
 const LANES: usize = 16;
@@ -46,7 +46,8 @@ pub(crate) async fn bench(bench: &Bench) {
             endpoint.taken.store(0, Ordering::Relaxed);
             let taken = async || endpoint.taken.load(Ordering::Relaxed);
             let walposts = bench.drain(command("run"), until(bench.rows, taken)).await;
-            bench.against(walposts, async || send(endpoint.port, bench.rows).await).await
+            let (port, rows) = (endpoint.port, bench.rows);
+            bench.against(walposts, async || apart(move || send(port, rows)).await).await
         };
         bench.compare(&format!("HTTP, answers after {delay:?}"), round).await;
         bench.drop_slot().await;

@@ -17,6 +17,7 @@ mod sqs;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
+use tokio::runtime::Runtime;
 use walpost_bed::fixture::program;
 use walpost_bed::{Major, Postgres, Walpost, WalpostBuilder, pg_recvlogical};
 
@@ -58,9 +59,21 @@ fn main() {
     if arguments.test {
         return;
     }
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(bench(&arguments));
+    runtime().block_on(bench(&arguments));
+}
+
+fn runtime() -> Runtime {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+/// Runs a bare producer on threads of its own. On those of the server that it sends to, no request
+/// would wake another thread, as each of walpost's does.
+async fn apart<F: Future<Output = Duration>>(
+    bare: impl FnOnce() -> F + Send + 'static,
+) -> Duration {
+    let running = tokio::task::spawn_blocking(move || runtime().block_on(bare()));
+    running.await.expect("it ends")
 }
 
 async fn bench(arguments: &Arguments) {

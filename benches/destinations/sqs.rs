@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::backlog::Shape;
-use crate::{Bench, ended, until};
+use crate::{Bench, apart, ended, until};
 
 /// How many requests walpost has at once, and messages in each.
 const REQUESTS: usize = 16;
@@ -43,7 +43,8 @@ pub(crate) async fn bench(bench: &Bench) {
             server.taken.store(0, Ordering::Relaxed);
             let taken = async || server.taken.load(Ordering::Relaxed);
             let walposts = bench.drain(command("run"), until(bench.rows, taken)).await;
-            bench.against(walposts, async || send(server.port, bench.rows).await).await
+            let (port, rows) = (server.port, bench.rows);
+            bench.against(walposts, async || apart(move || send(port, rows)).await).await
         };
         bench.compare(&format!("SQS, answers after {delay:?}"), round).await;
         bench.drop_slot().await;

@@ -44,6 +44,8 @@ pub(super) struct EventLog {
     ended: Option<Instant>,
     /// The reasons that were logged since the outage began.
     down_reasons: Vec<String>,
+    /// When one of many reasons was logged in the place of the oldest one.
+    logged_one_of_many: Option<Instant>,
     /// Deliveries counted at the start of the last replay, until the failed record is delivered.
     replayed: Option<u64>,
     /// The reasons of replays since the outage began; the newest is the last.
@@ -61,6 +63,9 @@ pub(super) struct EventLog {
 
 /// Minimum interval between log lines on dropped headers: every row may have some.
 const DROPPED_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Minimum interval between log lines with one of many reasons: each answer may have another one.
+const MANY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Maximum number of diverted events kept; an event that is not kept may be logged again.
 const DIVERTED_MAX: usize = 10_000;
@@ -112,6 +117,7 @@ impl EventLog {
             down: None,
             ended: None,
             down_reasons: Vec::new(),
+            logged_one_of_many: None,
             replayed: None,
             reasons: Vec::new(),
             repeated: false,
@@ -180,10 +186,11 @@ impl EventLog {
     fn note_lasting(&mut self, now: Instant) {
         if let Some(down) = self.down.as_mut().filter(|down| down.is_one_of_many) {
             let since = *down.since.get_or_insert(now);
-            if now.saturating_duration_since(since) >= SETTLED {
+            let passed = |since, least| now.saturating_duration_since(since) >= least;
+            let is_due = self.logged_one_of_many.is_none_or(|logged| passed(logged, MANY_INTERVAL));
+            if passed(since, SETTLED) && is_due {
                 (down.is_one_of_many, down.logged) = (false, false);
-                // The next one has to last as long.
-                down.since = Some(now);
+                self.logged_one_of_many = Some(now);
                 self.down_reasons.remove(0);
             }
         }
@@ -239,6 +246,7 @@ impl EventLog {
             tracing::info!("delivering to {} again", self.peer.name);
             self.ended = None;
             self.down_reasons.clear();
+            self.logged_one_of_many = None;
             self.reasons.clear();
         }
     }
@@ -487,8 +495,12 @@ mod tests {
         let logged = fails("gone".to_owned(), SETTLED);
         assert_eq!((logged.len(), logged[0].as_str()), (REASONS_MAX, "request 1"));
         assert_eq!(logged[REASONS_MAX - 1], "gone");
-        assert_eq!(fails("request 20".to_owned(), SETTLED), logged, "not one after the other");
-        assert_eq!(fails("request 21".to_owned(), SETTLED * 2)[REASONS_MAX - 1], "request 21");
+        for number in 20..31 {
+            let after = SETTLED * (number - 18);
+            assert_eq!(fails(format!("request {number}"), after), logged, "{after:?}");
+        }
+        let after = SETTLED + MANY_INTERVAL;
+        assert_eq!(fails("request 31".to_owned(), after)[REASONS_MAX - 1], "request 31");
     }
 
     #[test]

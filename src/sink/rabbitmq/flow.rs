@@ -2,15 +2,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::message::Message;
+use super::refused::Refused;
+use super::window::{Load, Window};
 use crate::position::EventPosition;
-
-/// How many messages, and bytes of them, are sent before the first of them is confirmed.
-const WINDOW_MESSAGES: usize = 2048;
-const WINDOW_BYTES: usize = 8 << 20;
 
 /// How many messages that the broker has refused are sent again at once: half of them by their routing
 /// keys, which have their turns since each may lead to another queue, and half by their age.
@@ -19,10 +16,6 @@ const RETRIED_AT_ONCE: usize = 16;
 /// If they are many, so many are sent again at once that all are within twice this time: a routing key may
 /// lead to several queues.
 const RETRIED_WITHIN: Duration = Duration::from_secs(512);
-
-/// How many of them may be on their way at a time: a queue that answers no more must not take the whole
-/// window, which new messages for other queues need.
-const RETRIED_UNCONFIRMED: usize = WINDOW_MESSAGES / 2;
 
 /// What became of a message.
 #[derive(Debug)]
@@ -51,71 +44,28 @@ pub(super) struct Flow {
     /// The delivery tag of the last message that was sent: the broker counts them from 1.
     tag: u64,
     unconfirmed: BTreeMap<u64, Sent>,
-    /// Of what is unconfirmed.
-    bytes: usize,
+    window: Window,
     /// The keys of which a message is on its way, and what waits for that.
     keys: HashMap<Vec<u8>, Held>,
     ready: VecDeque<Message>,
     /// Those that the broker has refused.
-    again: Waiting,
-    /// How many messages were refused, and are not stored yet.
-    retried: usize,
+    refused: Refused,
+    /// Those that were sent again, and are not answered: half of the window at most, since it may be that
+    /// they never are.
+    retried: Load,
     /// How many [`Flow::retry`] has sent again, and how many were accepted since then.
     tried: usize,
     accepted: usize,
 }
 
-/// Messages that wait for their turn.
-#[derive(Debug, Default)]
-struct Waiting {
-    /// By their age.
-    messages: BTreeMap<u64, Message>,
-    next: u64,
-    /// The ages of each routing key.
-    by_routing_key: HashMap<Arc<str>, VecDeque<u64>>,
-    /// Each of these routing keys once.
-    turns: VecDeque<Arc<str>>,
-}
-
-impl Waiting {
-    fn push(&mut self, message: Message) {
-        if let Some(ages) = self.by_routing_key.get_mut(&message.routing_key) {
-            ages.push_back(self.next);
-        } else {
-            self.turns.push_back(Arc::clone(&message.routing_key));
-            let ages = VecDeque::from([self.next]);
-            self.by_routing_key.insert(Arc::clone(&message.routing_key), ages);
-        }
-        self.messages.insert(self.next, message);
-        self.next += 1;
-    }
-
+/// Which message is sent again.
+#[derive(Debug, Clone, Copy)]
+enum Choice<'a> {
     /// The oldest one of the routing key whose turn it is.
-    fn pop_in_turn(&mut self) -> Option<Message> {
-        while let Some(routing_key) = self.turns.pop_front() {
-            if let Some(message) = self.pop_of(&routing_key) {
-                self.turns.push_back(routing_key);
-                return Some(message);
-            }
-            self.by_routing_key.remove(&routing_key);
-        }
-        None
-    }
-
+    InTurn,
+    Oldest,
     /// The oldest one of this routing key.
-    fn pop_of(&mut self, routing_key: &str) -> Option<Message> {
-        let age = self.by_routing_key.get_mut(routing_key)?.pop_front()?;
-        self.messages.remove(&age)
-    }
-
-    /// The oldest one of all, which is the oldest one of its routing key too.
-    fn pop_oldest(&mut self) -> Option<Message> {
-        let (_, message) = self.messages.pop_first()?;
-        if let Some(ages) = self.by_routing_key.get_mut(&message.routing_key) {
-            ages.pop_front();
-        }
-        Some(message)
-    }
+    Of(&'a str),
 }
 
 #[derive(Debug)]
@@ -152,12 +102,16 @@ impl Flow {
 
     /// The frames of the next message that may be sent. It is unconfirmed from here on.
     pub(super) fn send(&mut self, now: Instant) -> Option<&[u8]> {
-        if self.unconfirmed.len() >= WINDOW_MESSAGES || self.bytes >= WINDOW_BYTES {
+        if self.window.is_full() {
             return None;
         }
-        let message = self.ready.pop_front()?;
+        let message = loop {
+            match self.window.send() {
+                Some(message) => break message,
+                None => self.window.offer(self.ready.pop_front()?),
+            }
+        };
         self.tag += 1;
-        self.bytes += message.frames.len();
         let sent = Sent { message, at: now, returned: None };
         Some(&self.unconfirmed.entry(self.tag).or_insert(sent).message.frames)
     }
@@ -181,7 +135,7 @@ impl Flow {
             self.unconfirmed.remove(&tag).into_iter().collect::<Vec<_>>()
         };
         let became = found.into_iter().map(|Sent { message, returned, .. }| {
-            self.bytes -= message.frames.len();
+            self.window.confirmed(&message);
             match (returned, accepted) {
                 (Some(reason), _) => Confirmed::Returned(message, reason),
                 (None, true) => Confirmed::Stored(message),
@@ -215,23 +169,21 @@ impl Flow {
 
     /// Keeps a message until [`Flow::retry`]. Its key waits.
     pub(super) fn put_back(&mut self, mut message: Message) {
-        if !std::mem::replace(&mut message.is_retried, true) {
-            self.retried += 1;
+        if std::mem::replace(&mut message.is_retried, true) {
+            self.retried.remove(&message);
         }
-        self.again.push(message);
+        self.refused.push(message);
     }
 
     /// Some of those that were put back may be sent again. Not all: if one of the queues that take a
     /// message is full, the others get it once more each time. `waited`: since the last time.
     pub(super) fn retry(&mut self, waited: Duration) {
-        let waiting = self.again.messages.len();
+        let waiting = self.refused.len();
         let part = waiting * waited.as_millis() as usize / RETRIED_WITHIN.as_millis() as usize;
-        let left = RETRIED_UNCONFIRMED.saturating_sub(self.retried - waiting);
-        let mut some = Vec::new();
-        for number in 0..RETRIED_AT_ONCE.max(part).min(left) {
-            let by_age = number % 2 == 1;
-            some.extend(if by_age { self.again.pop_oldest() } else { self.again.pop_in_turn() });
-        }
+        let next = |number| {
+            self.next_refused(if number % 2 == 0 { Choice::InTurn } else { Choice::Oldest })
+        };
+        let some: Vec<_> = (0..RETRIED_AT_ONCE.max(part)).map_while(next).collect();
         (self.tried, self.accepted) = (some.len(), 0);
         self.send_first(some);
     }
@@ -248,14 +200,32 @@ impl Flow {
     /// The broker has accepted, or returned, a message. If it was refused before, others of its routing
     /// key may be accepted too: twice as many with each round trip.
     fn no_longer_refused(&mut self, message: &Message) {
-        if message.is_retried {
-            self.retried -= 1;
-            self.accepted += 1;
-            let waiting = &mut self.again;
-            let next = || waiting.pop_of(&message.routing_key).or_else(|| waiting.pop_in_turn());
-            let some: Vec<_> = std::iter::from_fn(next).take(2).collect();
-            self.send_first(some);
+        if !message.is_retried {
+            return;
         }
+        self.retried.remove(message);
+        self.accepted += 1;
+        let next = |_| self.next_refused(Choice::Of(&message.routing_key));
+        let some: Vec<_> = (0..2).map_while(next).collect();
+        self.send_first(some);
+    }
+
+    /// The next one that was refused to be sent again; without a message of that choice one of another
+    /// routing key.
+    fn next_refused(&mut self, choice: Choice<'_>) -> Option<Message> {
+        if self.retried.is_half() {
+            return None;
+        }
+        let window = &self.window;
+        let may = |routing_key: &str| window.has_room_for(routing_key);
+        let chosen = match choice {
+            Choice::Of(routing_key) if may(routing_key) => self.refused.pop_of(routing_key),
+            Choice::Oldest => self.refused.pop_oldest(may),
+            Choice::Of(_) | Choice::InTurn => None,
+        };
+        let message = chosen.or_else(|| self.refused.pop_in_turn(may))?;
+        self.retried.add(&message);
+        Some(message)
     }
 
     /// These may be sent, before everything else.
@@ -267,12 +237,12 @@ impl Flow {
 
     /// Whether messages wait for [`Flow::retry`].
     pub(super) fn has_refused(&self) -> bool {
-        !self.again.messages.is_empty()
+        !self.refused.is_empty()
     }
 
     /// Whether messages that the broker has refused are not stored yet.
     pub(super) fn is_retrying(&self) -> bool {
-        self.retried > 0
+        self.has_refused() || self.retried.messages > 0
     }
 
     /// When the oldest message was sent that the broker has not confirmed yet.
@@ -283,6 +253,7 @@ impl Flow {
 
 #[cfg(test)]
 mod tests {
+    use super::super::window::MESSAGES_MAX;
     use super::*;
     use crate::ledger::Seq;
     use crate::lsn::Lsn;
@@ -391,10 +362,6 @@ mod tests {
     #[test]
     fn routing_keys_do_not_wait_for_each_other_nor_for_the_number_of_the_others() {
         let mut flow = Flow::default();
-        let of = |number: u64, routing_key: &str| Message {
-            routing_key: routing_key.into(),
-            ..message(number, "")
-        };
         (1..=9_000).for_each(|number| flow.put_back(of(number, "many")));
         flow.put_back(of(9_001, "few"));
         flow.put_back(of(9_002, "few"));
@@ -418,29 +385,80 @@ mod tests {
         assert_eq!((again.len(), older.count()), (RETRIED_AT_ONCE, 9), "{again:?}");
     }
 
-    /// As from a quorum queue that was full, and has no majority now.
+    fn of(number: u64, routing_key: &str) -> Message {
+        Message { routing_key: routing_key.into(), ..message(number, "") }
+    }
+
+    /// As from a quorum queue that was full, and has no majority now, with many routing keys.
     #[test]
     fn refused_messages_have_their_turns_though_others_are_not_answered() {
         let mut flow = Flow::default();
         let keys = 4 * RETRIED_AT_ONCE as u64;
-        for number in 1..=4_000 {
-            let routing_key = (number % keys).to_string().as_str().into();
-            flow.put_back(Message { routing_key, ..message(number, "") });
+        for number in 1..=8_000 {
+            flow.put_back(of(number, &(number % keys).to_string()));
         }
-        let mut all = 0;
+        let (mut all, most) = (0, MESSAGES_MAX / 2);
         for round in 0..1_000 {
             flow.retry(Duration::from_millis(50));
             let again = sent(&mut flow).len();
-            assert!(
-                again == RETRIED_AT_ONCE || all == RETRIED_UNCONFIRMED,
-                "{again} of round {round}"
-            );
+            assert!(again == RETRIED_AT_ONCE || all == most, "{again} of round {round}");
             all += again;
         }
-        assert_eq!(all, RETRIED_UNCONFIRMED);
+        assert_eq!(all, most);
         assert!(flow.has_refused());
-        flow.offer(message(4_001, ""));
-        assert_eq!(sent(&mut flow), ["4001"], "new ones are not held up");
+        // Those that follow one that is accepted are not more.
+        for tag in 1..=8 {
+            for one in flow.confirmed(tag, false, true) {
+                let Confirmed::Stored(accepted) = one else { panic!("{one:?}") };
+                flow.release(&accepted);
+            }
+        }
+        assert_eq!(sent(&mut flow).len(), 8);
+        flow.offer(message(9_000, ""));
+        assert_eq!(sent(&mut flow), ["9000"], "new ones are not held up");
+    }
+
+    #[test]
+    fn a_routing_key_without_answers_leaves_half_of_the_window_to_the_others() {
+        let half = MESSAGES_MAX as u64 / 2;
+        let mut flow = Flow::default();
+        (1..=2 * half).for_each(|number| flow.offer(of(number, "hangs")));
+        (10_000..10_010).for_each(|number| flow.put_back(of(number, "hangs")));
+        (20_000..20_100).for_each(|number| flow.put_back(of(number, "works")));
+        assert_eq!(sent(&mut flow).len() as u64, half);
+        // Refused ones too, the oldest of which is one of those.
+        flow.retry(Duration::from_millis(50));
+        let again = sent(&mut flow);
+        assert_eq!((again.len(), again[0].as_str()), (RETRIED_AT_ONCE, "20000"));
+        flow.offer(of(30_000, "works"));
+        assert_eq!(sent(&mut flow), ["30000"]);
+        // As many follow as it confirms, in their order.
+        assert_eq!(flow.confirmed(3, true, true).len(), 3);
+        let next: Vec<_> = (half + 1..=half + 3).map(|number| number.to_string()).collect();
+        assert_eq!(sent(&mut flow), next);
+        assert_eq!(flow.confirmed(0, true, true).len() as u64, half + 17);
+        assert_eq!(sent(&mut flow).len() as u64, half - 3);
+        assert_eq!(flow.confirmed(0, true, true).len() as u64, half - 3);
+        assert!(flow.window.is_unused());
+    }
+
+    #[test]
+    fn large_messages_leave_half_of_the_window_to_other_routing_keys_too() {
+        let mut flow = Flow::default();
+        let large = |number| Message { frames: vec![0; 1 << 20], ..of(number, "hangs") };
+        let count =
+            |flow: &mut Flow| std::iter::from_fn(|| flow.send(Instant::now()).map(drop)).count();
+        (1..=20).for_each(|number| flow.offer(large(number)));
+        assert_eq!(count(&mut flow), 8);
+        (21..=40).for_each(|number| {
+            flow.put_back(Message {
+                routing_key: number.to_string().as_str().into(),
+                ..large(number)
+            })
+        });
+        flow.retry(Duration::from_millis(50));
+        assert_eq!(count(&mut flow), 8, "what is sent again has half of it");
+        assert!(flow.has_refused());
     }
 
     #[test]
@@ -483,9 +501,11 @@ mod tests {
 
     #[test]
     fn window_bounds_what_is_unconfirmed() {
-        let all: Vec<_> = (1..=WINDOW_MESSAGES as u64 + 5).map(|number| (number, "")).collect();
-        let mut flow = flow(&all);
-        assert_eq!(sent(&mut flow).len(), WINDOW_MESSAGES);
+        let mut flow = Flow::default();
+        for number in 1..=MESSAGES_MAX as u64 + 5 {
+            flow.offer(of(number, ["one", "two", "three"][number as usize % 3]));
+        }
+        assert_eq!(sent(&mut flow).len(), MESSAGES_MAX);
         assert_eq!(flow.confirmed(3, true, true).len(), 3);
         assert_eq!(sent(&mut flow).len(), 3);
     }

@@ -25,9 +25,11 @@ mod failure;
 mod flow;
 mod link;
 mod message;
+mod refused;
 mod routing_key;
 mod sink;
 mod url;
+mod window;
 mod wire;
 
 pub use config::{RabbitConfig, RabbitSource};

@@ -85,9 +85,6 @@ enum State {
 pub(super) struct Schedule {
     groups: HashMap<Group, Waiting>,
     ready: [VecDeque<Group>; 2],
-    /// Of which queue the last batch was: the other one is next, so that letters do not wait until no
-    /// event is ready.
-    last: Option<QueueKind>,
     /// By when they can be sent.
     delayed: BTreeMap<(Instant, u64), Group>,
     count: u64,
@@ -120,12 +117,8 @@ impl Schedule {
             let group = entry.remove();
             self.ready[group.queue as usize].push_back(group);
         }
-        let mut queues = QueueKind::ALL;
-        queues.sort_by_key(|queue| Some(*queue) == self.last);
-        let mut open = queues.into_iter().filter(|queue| is_open(*queue));
-        let batch = open.find_map(|queue| self.batch_of(queue))?;
-        self.last = Some(batch.queue);
-        Some(batch)
+        let mut open = QueueKind::ALL.into_iter().filter(|queue| is_open(*queue));
+        open.find_map(|queue| self.batch_of(queue))
     }
 
     fn batch_of(&mut self, queue: QueueKind) -> Option<Batch> {
@@ -298,25 +291,6 @@ mod tests {
         for expected in [&[20, 21][..], &[22], &[23], &[24]] {
             assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), expected);
         }
-    }
-
-    #[test]
-    fn letters_do_not_wait_until_no_event_is_ready() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
-        for number in 0..40 {
-            schedule.push(event(number, u8::try_from(number).expect("small")));
-        }
-        for number in 40..60 {
-            let group = u8::try_from(number).expect("small");
-            schedule.push(delivery(number, group, 1, QueueKind::DeadLetters));
-        }
-        let first = |schedule: &mut Schedule| numbers(next_batch(schedule, now).as_ref())[0];
-        assert_eq!([(); 6].map(|()| first(&mut schedule)), [0, 40, 10, 50, 20, 30]);
-        // One that is not open holds up none.
-        schedule.push(delivery(60, 60, 1, QueueKind::DeadLetters));
-        schedule.push(event(61, 61));
-        let batch = schedule.next_batch(now, |queue| queue == QueueKind::Events);
-        assert_eq!(numbers(batch.as_ref()), [61]);
     }
 
     #[test]

@@ -25,9 +25,14 @@ use crate::sink::Outcome;
 use crate::sink::attempts::{Attempts, Failure};
 use crate::sink::delays::delays;
 
-/// How many requests are under way at most. With 20 ms for an answer they carry 8,000 messages per
-/// second, more than most queues accept.
-const REQUESTS_MAX: usize = 16;
+/// How many requests of each queue are under way at most: a queue that is slow takes none of the other's.
+/// With 20 ms for an answer 16 carry 8,000 messages per second, more than most queues accept.
+const fn requests_max(queue: QueueKind) -> usize {
+    match queue {
+        QueueKind::Events => 16,
+        QueueKind::DeadLetters => 4,
+    }
+}
 
 /// Minimum and maximum delay between two attempts.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
@@ -73,22 +78,26 @@ pub(super) struct Worker {
 /// as that were accepted.
 #[derive(Debug)]
 struct Pace {
+    most: usize,
     at_once: usize,
     accepted: usize,
 }
 
 impl Pace {
-    const FULL: Self = Self { at_once: REQUESTS_MAX, accepted: 0 };
+    fn of(queue: QueueKind) -> Self {
+        let most = requests_max(queue);
+        Self { most, at_once: most, accepted: 0 }
+    }
 
     fn accepts(&mut self) {
         self.accepted += 1;
         if self.accepted >= self.at_once {
-            *self = Self { at_once: (self.at_once + 1).min(REQUESTS_MAX), accepted: 0 };
+            (self.at_once, self.accepted) = ((self.at_once + 1).min(self.most), 0);
         }
     }
 
     fn rejects(&mut self) {
-        *self = Self { at_once: (self.at_once / 2).max(1), accepted: 0 };
+        (self.at_once, self.accepted) = ((self.at_once / 2).max(1), 0);
     }
 }
 
@@ -143,7 +152,7 @@ impl Worker {
             offline: None,
             rejecting: [None, None],
             under_way: [0, 0],
-            paces: [Pace::FULL, Pace::FULL],
+            paces: QueueKind::ALL.map(Pace::of),
         }
     }
 
@@ -257,9 +266,6 @@ impl Worker {
     /// What may be sent now.
     fn next_batch(&mut self) -> Option<Batch> {
         let (now, under_way) = (Instant::now(), self.under_way);
-        if under_way.iter().sum::<usize>() >= REQUESTS_MAX {
-            return None;
-        }
         let (rejecting, paces) = (&self.rejecting, &self.paces);
         self.schedule.next_batch(now, |queue| match &rejecting[queue as usize] {
             None => under_way[queue as usize] < paces[queue as usize].at_once,
@@ -437,15 +443,49 @@ async fn send(connection: &Connection, batch: Batch) -> Answered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Seq;
+    use crate::sink::attempts::Sent;
+
+    /// Those of a slow queue of dead letters take no request from the events, and the other way round.
+    #[test]
+    fn each_queue_has_requests_of_its_own() {
+        let (_sender, deliveries) = tokio::sync::mpsc::unbounded_channel();
+        let (epoch, limits) = (watch::Sender::new(0), watch::Sender::new(None));
+        let source = SqsSource::new(|| Err("none is made".to_owned()));
+        let receivers = (deliveries, epoch.subscribe());
+        let mut worker = Worker::new(source, receivers, limits, Arc::default());
+        for number in 0..600 {
+            let (topic, since) = ("t".to_owned(), Instant::now());
+            let sent = Sent { epoch: 0, seq: Seq::new(number), topic, bytes: 1, since };
+            let message = Message {
+                group: number.to_string(),
+                deduplication_id: number.to_string(),
+                body: String::new(),
+                attributes: Vec::new(),
+                bytes: 1,
+            };
+            let queue = QueueKind::ALL[usize::from(number < 200)];
+            worker.schedule.push(Delivery::new(sent, message, queue));
+        }
+        let fill = |worker: &mut Worker| {
+            while let Some(batch) = worker.next_batch() {
+                worker.under_way[batch.queue as usize] += 1;
+            }
+            worker.under_way
+        };
+        assert_eq!(fill(&mut worker), [16, 4]);
+        worker.under_way[QueueKind::Events as usize] = 0;
+        assert_eq!(fill(&mut worker), [16, 4]);
+    }
 
     #[test]
     fn a_queue_that_rejects_requests_gets_fewer_at_a_time_and_more_as_it_accepts_them() {
-        let mut pace = Pace::FULL;
+        let mut pace = Pace::of(QueueKind::Events);
         for expected in [8, 4, 2, 1, 1] {
             pace.rejects();
             assert_eq!(pace.at_once, expected);
         }
-        for (accepted, expected) in [(1, 2), (1, 2), (1, 3), (3, 4), (1000, REQUESTS_MAX)] {
+        for (accepted, expected) in [(1, 2), (1, 2), (1, 3), (3, 4), (1000, 16)] {
             (0..accepted).for_each(|_| pace.accepts());
             assert_eq!(pace.at_once, expected);
         }
