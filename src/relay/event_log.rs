@@ -44,7 +44,8 @@ pub(super) struct EventLog {
     ended: Option<Instant>,
     /// The reasons that were logged since the outage began.
     down_reasons: Vec<String>,
-    /// When one of many reasons was logged in the place of the oldest one.
+    /// Since when there are more, and when one of those was logged in the place of the oldest one.
+    many_since: Option<Instant>,
     logged_one_of_many: Option<Instant>,
     /// Deliveries counted at the start of the last replay, until the failed record is delivered.
     replayed: Option<u64>,
@@ -83,10 +84,8 @@ struct Down {
     logged: bool,
     /// Whether, and when, the credentials are the reason.
     refused: Option<Refused>,
-    /// Whether it is logged only if it lasts, since there were many reasons.
+    /// Whether it is logged only if that lasts, since there were many reasons.
     is_one_of_many: bool,
-    /// Since when there are too many.
-    since: Option<Instant>,
 }
 
 /// When credentials were refused, as seen by [`EventLog::update`].
@@ -117,6 +116,7 @@ impl EventLog {
             down: None,
             ended: None,
             down_reasons: Vec::new(),
+            many_since: None,
             logged_one_of_many: None,
             replayed: None,
             reasons: Vec::new(),
@@ -177,15 +177,14 @@ impl EventLog {
         let reason = line(reason);
         let is_known = self.down_reasons.contains(&reason);
         let is_one_of_many = !is_known && self.down_reasons.len() >= REASONS_MAX;
-        let since = self.down.take().filter(|_| is_one_of_many).and_then(|down| down.since);
         let logged = is_known || is_one_of_many;
-        self.down = Some(Down { reason, at, logged, refused, is_one_of_many, since });
+        self.down = Some(Down { reason, at, logged, refused, is_one_of_many });
     }
 
     /// Logs one of many reasons in the place of the oldest one, if it lasts.
     fn note_lasting(&mut self, now: Instant) {
         if let Some(down) = self.down.as_mut().filter(|down| down.is_one_of_many) {
-            let since = *down.since.get_or_insert(now);
+            let since = *self.many_since.get_or_insert(now);
             let passed = |since, least| now.saturating_duration_since(since) >= least;
             let is_due = self.logged_one_of_many.is_none_or(|logged| passed(logged, MANY_INTERVAL));
             if passed(since, SETTLED) && is_due {
@@ -246,7 +245,7 @@ impl EventLog {
             tracing::info!("delivering to {} again", self.peer.name);
             self.ended = None;
             self.down_reasons.clear();
-            self.logged_one_of_many = None;
+            (self.many_since, self.logged_one_of_many) = (None, None);
             self.reasons.clear();
         }
     }
@@ -498,6 +497,7 @@ mod tests {
         for number in 20..31 {
             let after = SETTLED * (number - 18);
             assert_eq!(fails(format!("request {number}"), after), logged, "{after:?}");
+            assert_eq!(fails(logged[1].clone(), after), logged, "one of those that are known");
         }
         let after = SETTLED + MANY_INTERVAL;
         assert_eq!(fails("request 31".to_owned(), after)[REASONS_MAX - 1], "request 31");

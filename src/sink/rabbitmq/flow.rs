@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::message::Message;
-use super::refused::Refused;
-use super::window::{Load, Window};
+use super::refused::{Choice, Refused};
+use super::window::Window;
 use crate::position::EventPosition;
 
 /// How many messages that the broker has refused are sent again at once: half of them by their routing
@@ -50,22 +50,9 @@ pub(super) struct Flow {
     ready: VecDeque<Message>,
     /// Those that the broker has refused.
     refused: Refused,
-    /// Those that were sent again, and are not answered: half of the window at most, since it may be that
-    /// they never are.
-    retried: Load,
     /// How many [`Flow::retry`] has sent again, and how many were accepted since then.
     tried: usize,
     accepted: usize,
-}
-
-/// Which message is sent again.
-#[derive(Debug, Clone, Copy)]
-enum Choice<'a> {
-    /// The oldest one of the routing key whose turn it is.
-    InTurn,
-    Oldest,
-    /// The oldest one of this routing key.
-    Of(&'a str),
 }
 
 #[derive(Debug)]
@@ -168,20 +155,17 @@ impl Flow {
     }
 
     /// Keeps a message until [`Flow::retry`]. Its key waits.
-    pub(super) fn put_back(&mut self, mut message: Message) {
-        if std::mem::replace(&mut message.is_retried, true) {
-            self.retried.remove(&message);
-        }
+    pub(super) fn put_back(&mut self, message: Message) {
         self.refused.push(message);
     }
 
     /// Some of those that were put back may be sent again. Not all: if one of the queues that take a
     /// message is full, the others get it once more each time. `waited`: since the last time.
     pub(super) fn retry(&mut self, waited: Duration) {
-        let waiting = self.refused.len();
+        let waiting = self.refused.waiting();
         let part = waiting * waited.as_millis() as usize / RETRIED_WITHIN.as_millis() as usize;
         let next = |number| {
-            self.next_refused(if number % 2 == 0 { Choice::InTurn } else { Choice::Oldest })
+            self.refused.send(if number % 2 == 0 { Choice::InTurn } else { Choice::Oldest })
         };
         let some: Vec<_> = (0..RETRIED_AT_ONCE.max(part)).map_while(next).collect();
         (self.tried, self.accepted) = (some.len(), 0);
@@ -200,32 +184,12 @@ impl Flow {
     /// The broker has accepted, or returned, a message. If it was refused before, others of its routing
     /// key may be accepted too: twice as many with each round trip.
     fn no_longer_refused(&mut self, message: &Message) {
-        if !message.is_retried {
-            return;
+        if self.refused.answered(message) {
+            self.accepted += 1;
+            let next = |_| self.refused.send(Choice::Of(&message.routing_key));
+            let some: Vec<_> = (0..2).map_while(next).collect();
+            self.send_first(some);
         }
-        self.retried.remove(message);
-        self.accepted += 1;
-        let next = |_| self.next_refused(Choice::Of(&message.routing_key));
-        let some: Vec<_> = (0..2).map_while(next).collect();
-        self.send_first(some);
-    }
-
-    /// The next one that was refused to be sent again; without a message of that choice one of another
-    /// routing key.
-    fn next_refused(&mut self, choice: Choice<'_>) -> Option<Message> {
-        if self.retried.is_half() {
-            return None;
-        }
-        let window = &self.window;
-        let may = |routing_key: &str| window.has_room_for(routing_key);
-        let chosen = match choice {
-            Choice::Of(routing_key) if may(routing_key) => self.refused.pop_of(routing_key),
-            Choice::Oldest => self.refused.pop_oldest(may),
-            Choice::Of(_) | Choice::InTurn => None,
-        };
-        let message = chosen.or_else(|| self.refused.pop_in_turn(may))?;
-        self.retried.add(&message);
-        Some(message)
     }
 
     /// These may be sent, before everything else.
@@ -237,12 +201,12 @@ impl Flow {
 
     /// Whether messages wait for [`Flow::retry`].
     pub(super) fn has_refused(&self) -> bool {
-        !self.refused.is_empty()
+        self.refused.waiting() > 0
     }
 
     /// Whether messages that the broker has refused are not stored yet.
     pub(super) fn is_retrying(&self) -> bool {
-        self.has_refused() || self.retried.messages > 0
+        !self.refused.is_empty()
     }
 
     /// When the oldest message was sent that the broker has not confirmed yet.
@@ -252,13 +216,16 @@ impl Flow {
 }
 
 #[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests {
     use super::super::window::MESSAGES_MAX;
     use super::*;
     use crate::ledger::Seq;
     use crate::lsn::Lsn;
 
-    fn message(number: u64, key: &str) -> Message {
+    pub(super) fn message(number: u64, key: &str) -> Message {
         Message {
             seq: Seq::new(number),
             position: EventPosition { commit_lsn: Lsn::new(number), ordinal: 0 },
@@ -426,20 +393,59 @@ mod tests {
         (10_000..10_010).for_each(|number| flow.put_back(of(number, "hangs")));
         (20_000..20_100).for_each(|number| flow.put_back(of(number, "works")));
         assert_eq!(sent(&mut flow).len() as u64, half);
-        // Refused ones too, the oldest of which is one of those.
-        flow.retry(Duration::from_millis(50));
+        // Refused ones too, the oldest of which are some of those.
+        for _ in 0..7 {
+            flow.retry(Duration::from_millis(50));
+        }
         let again = sent(&mut flow);
-        assert_eq!((again.len(), again[0].as_str()), (RETRIED_AT_ONCE, "20000"));
+        assert_eq!(again.len(), 100, "{again:?}");
         flow.offer(of(30_000, "works"));
         assert_eq!(sent(&mut flow), ["30000"]);
-        // As many follow as it confirms, in their order.
-        assert_eq!(flow.confirmed(3, true, true).len(), 3);
-        let next: Vec<_> = (half + 1..=half + 3).map(|number| number.to_string()).collect();
-        assert_eq!(sent(&mut flow), next);
-        assert_eq!(flow.confirmed(0, true, true).len() as u64, half + 17);
-        assert_eq!(sent(&mut flow).len() as u64, half - 3);
-        assert_eq!(flow.confirmed(0, true, true).len() as u64, half - 3);
+        // As many follow as it confirms, those first that were refused.
+        assert_eq!(flow.confirmed(11, true, true).len(), 11);
+        assert_eq!(sent(&mut flow)[9..], ["10009".to_owned(), (half + 1).to_string()]);
+        assert_eq!(flow.confirmed(0, true, true).len() as u64, half + 101);
+        assert_eq!(sent(&mut flow).len() as u64, half - 1);
+        assert_eq!(flow.confirmed(0, true, true).len() as u64, half - 1);
         assert!(flow.window.is_unused());
+    }
+
+    #[test]
+    fn refused_messages_of_a_routing_key_without_answers_do_not_hold_up_those_of_others() {
+        let mut flow = Flow::default();
+        (1..=5_000).for_each(|number| flow.put_back(of(number, "hangs")));
+        for round in 0..1_000 {
+            flow.put_back(of(10_000 + round, "works"));
+            flow.retry(Duration::from_millis(50));
+            let again = sent(&mut flow);
+            let works = (10_000 + round).to_string();
+            assert!(again.contains(&works), "round {round}: {again:?}");
+            let tag =
+                flow.unconfirmed.iter().find(|(_, sent)| &*sent.message.routing_key == "works");
+            let tag = *tag.expect("it is sent").0;
+            let Some(Confirmed::Stored(accepted)) = flow.confirmed(tag, false, true).pop() else {
+                panic!("it is stored")
+            };
+            flow.release(&accepted);
+        }
+        assert_eq!(flow.unconfirmed.len(), MESSAGES_MAX / 8);
+    }
+
+    /// A backlog of the same routing key takes all the room that there is.
+    #[test]
+    fn refused_message_does_not_wait_for_the_backlog_behind_it() {
+        let mut flow = Flow::default();
+        (1..=10 * MESSAGES_MAX as u64).for_each(|number| flow.offer(of(number, "r")));
+        assert!(!sent(&mut flow).is_empty());
+        let Some(Confirmed::Refused(first)) = flow.confirmed(1, false, false).pop() else {
+            panic!("it is refused")
+        };
+        flow.put_back(first);
+        assert_eq!(sent(&mut flow).len(), 1);
+        flow.retry(Duration::from_millis(50));
+        assert!(sent(&mut flow).is_empty(), "the routing key has no room");
+        assert_eq!(flow.confirmed(2, false, true).len(), 1);
+        assert_eq!(sent(&mut flow), ["1"]);
     }
 
     #[test]
@@ -450,12 +456,10 @@ mod tests {
             |flow: &mut Flow| std::iter::from_fn(|| flow.send(Instant::now()).map(drop)).count();
         (1..=20).for_each(|number| flow.offer(large(number)));
         assert_eq!(count(&mut flow), 8);
-        (21..=40).for_each(|number| {
-            flow.put_back(Message {
-                routing_key: number.to_string().as_str().into(),
-                ..large(number)
-            })
-        });
+        for number in 21..=40 {
+            let routing_key = number.to_string().as_str().into();
+            flow.put_back(Message { routing_key, ..large(number) });
+        }
         flow.retry(Duration::from_millis(50));
         assert_eq!(count(&mut flow), 8, "what is sent again has half of it");
         assert!(flow.has_refused());
@@ -502,8 +506,9 @@ mod tests {
     #[test]
     fn window_bounds_what_is_unconfirmed() {
         let mut flow = Flow::default();
-        for number in 1..=MESSAGES_MAX as u64 + 5 {
-            flow.offer(of(number, ["one", "two", "three"][number as usize % 3]));
+        let routing_keys = ["one", "two", "three"].into_iter().cycle();
+        for (number, routing_key) in (1..=MESSAGES_MAX as u64 + 5).zip(routing_keys) {
+            flow.offer(of(number, routing_key));
         }
         assert_eq!(sent(&mut flow).len(), MESSAGES_MAX);
         assert_eq!(flow.confirmed(3, true, true).len(), 3);

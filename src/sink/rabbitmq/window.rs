@@ -29,15 +29,18 @@ impl Load {
         self.bytes -= message.frames.len();
     }
 
-    /// Whether they are all that may be unconfirmed.
-    fn is_full(self) -> bool {
-        self.messages >= MESSAGES_MAX || self.bytes >= BYTES_MAX
+    /// Whether they are this part of the window, or more.
+    pub(super) fn is(self, part: Part) -> bool {
+        self.messages >= MESSAGES_MAX / part as usize || self.bytes >= BYTES_MAX / part as usize
     }
+}
 
-    /// Whether they are half of it.
-    pub(super) fn is_half(self) -> bool {
-        self.messages >= MESSAGES_MAX / 2 || self.bytes >= BYTES_MAX / 2
-    }
+/// A part of the window.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    Whole = 1,
+    Half = 2,
+    Eighth = 8,
 }
 
 /// The messages that may be sent, or are unconfirmed.
@@ -56,12 +59,17 @@ struct Share {
     load: Load,
     /// What waits until that is less than half of the window.
     waiting: VecDeque<Message>,
+    /// Those of it that the broker has refused before: later ones may fill the window for hours.
+    first: VecDeque<Message>,
 }
 
 impl Share {
-    /// The oldest one, if it may be sent.
+    /// The next one, if it may be sent.
     fn admit(&mut self) -> Option<Message> {
-        let message = if self.load.is_half() { None } else { self.waiting.pop_front() }?;
+        if self.load.is(Part::Half) {
+            return None;
+        }
+        let message = self.first.pop_front().or_else(|| self.waiting.pop_front())?;
         self.load.add(&message);
         Some(message)
     }
@@ -70,18 +78,14 @@ impl Share {
 impl Window {
     /// Whether nothing more may be sent now.
     pub(super) fn is_full(&self) -> bool {
-        self.unconfirmed.is_full()
+        self.unconfirmed.is(Part::Whole)
     }
 
-    /// Whether a message with this routing key could be sent before others of it are confirmed.
-    pub(super) fn has_room_for(&self, routing_key: &str) -> bool {
-        self.by_routing_key.get(routing_key).is_none_or(|share| !share.load.is_half())
-    }
-
-    /// Takes a message, to be sent behind those of its routing key.
+    /// Takes a message, to be sent as soon as there is room for its routing key.
     pub(super) fn offer(&mut self, message: Message) {
         let share = self.by_routing_key.entry(Arc::clone(&message.routing_key)).or_default();
-        share.waiting.push_back(message);
+        let queue = if message.is_retried { &mut share.first } else { &mut share.waiting };
+        queue.push_back(message);
         self.next.extend(share.admit());
     }
 

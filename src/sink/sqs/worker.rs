@@ -327,15 +327,23 @@ impl Worker {
                 false
             }
             Err(Rejection::Failure { failure, reopens }) => {
-                // Events wait while a connection is opened: a queue that is missing needs none.
-                let is_letters = batch.queue == QueueKind::DeadLetters;
-                let reopens = reopens && !(is_letters && matches!(failure, Failure::Unusable(_)));
+                let reopens = reopens && self.may_reopen_for(batch.queue, &failure);
                 self.rejects(batch.queue, failure, &batch.deliveries);
                 for delivery in batch.deliveries {
                     self.again(delivery, Schedule::again);
                 }
                 reopens
             }
+        }
+    }
+
+    /// Events wait while a connection is opened, and for what is under way before that. So a queue of dead
+    /// letters that is missing, or slow, is no reason while there are others.
+    fn may_reopen_for(&self, queue: QueueKind, failure: &Failure) -> bool {
+        match (queue, failure) {
+            (QueueKind::Events, _) | (_, Failure::Unauthenticated(_)) => true,
+            (QueueKind::DeadLetters, Failure::Unusable(_)) => false,
+            (QueueKind::DeadLetters, Failure::Unreachable(_)) => self.under_way == [0, 0],
         }
     }
 
@@ -476,6 +484,12 @@ mod tests {
         assert_eq!(fill(&mut worker), [16, 4]);
         worker.under_way[QueueKind::Events as usize] = 0;
         assert_eq!(fill(&mut worker), [16, 4]);
+        // Nor does a new connection for a late answer, which would wait for all that is under way.
+        let late = Failure::Unreachable("no answer".to_owned());
+        assert!(worker.may_reopen_for(QueueKind::Events, &late));
+        assert!(!worker.may_reopen_for(QueueKind::DeadLetters, &late));
+        worker.under_way = [0, 0];
+        assert!(worker.may_reopen_for(QueueKind::DeadLetters, &late));
     }
 
     #[test]
