@@ -44,9 +44,8 @@ pub(super) struct EventLog {
     ended: Option<Instant>,
     /// The reasons that were logged since the outage began.
     down_reasons: Vec<String>,
-    /// Since when there are more, and when one of those was logged in the place of the oldest one.
-    many_since: Option<Instant>,
-    logged_one_of_many: Option<Instant>,
+    /// When one more may be logged in the place of the oldest one, once there are too many.
+    next_of_many: Option<Instant>,
     /// Deliveries counted at the start of the last replay, until the failed record is delivered.
     replayed: Option<u64>,
     /// The reasons of replays since the outage began; the newest is the last.
@@ -116,8 +115,7 @@ impl EventLog {
             down: None,
             ended: None,
             down_reasons: Vec::new(),
-            many_since: None,
-            logged_one_of_many: None,
+            next_of_many: None,
             replayed: None,
             reasons: Vec::new(),
             repeated: false,
@@ -184,12 +182,10 @@ impl EventLog {
     /// Logs one of many reasons in the place of the oldest one, if it lasts.
     fn note_lasting(&mut self, now: Instant) {
         if let Some(down) = self.down.as_mut().filter(|down| down.is_one_of_many) {
-            let since = *self.many_since.get_or_insert(now);
-            let passed = |since, least| now.saturating_duration_since(since) >= least;
-            let is_due = self.logged_one_of_many.is_none_or(|logged| passed(logged, MANY_INTERVAL));
-            if passed(since, SETTLED) && is_due {
+            let next = self.next_of_many.get_or_insert(now + SETTLED);
+            if now >= *next {
                 (down.is_one_of_many, down.logged) = (false, false);
-                self.logged_one_of_many = Some(now);
+                *next = now + MANY_INTERVAL;
                 self.down_reasons.remove(0);
             }
         }
@@ -245,7 +241,7 @@ impl EventLog {
             tracing::info!("delivering to {} again", self.peer.name);
             self.ended = None;
             self.down_reasons.clear();
-            (self.many_since, self.logged_one_of_many) = (None, None);
+            self.next_of_many = None;
             self.reasons.clear();
         }
     }

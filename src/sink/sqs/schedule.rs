@@ -225,17 +225,22 @@ impl Schedule {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::ledger::Seq;
 
-    fn delivery(number: u64, group: u8, bytes: usize, queue: QueueKind) -> Delivery {
+    pub(in crate::sink::sqs) fn delivery(
+        number: u64,
+        group: impl Into<u64>,
+        bytes: usize,
+        queue: QueueKind,
+    ) -> Delivery {
         let (topic, since) = ("t".to_owned(), Instant::now());
         let sent = Sent { epoch: 0, seq: Seq::new(number), topic, bytes: 1, since };
         let message = Message {
-            group: group.to_string(),
+            group: group.into().to_string(),
             deduplication_id: number.to_string(),
             body: String::new(),
             attributes: Vec::new(),
@@ -343,7 +348,7 @@ mod tests {
     fn dead_letters_are_not_in_a_batch_with_events() {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         schedule.push(event(1, 1));
-        schedule.push(delivery(2, 1, 1, QueueKind::DeadLetters));
+        schedule.push(delivery(2, 1_u64, 1, QueueKind::DeadLetters));
         let first = next_batch(&mut schedule, now).expect("events");
         assert_eq!((first.queue, numbers(Some(&first))), (QueueKind::Events, vec![1]));
         schedule.push(event(3, 2));

@@ -450,9 +450,8 @@ async fn send(connection: &Connection, batch: Batch) -> Answered {
 
 #[cfg(test)]
 mod tests {
+    use super::super::schedule::tests::delivery;
     use super::*;
-    use crate::ledger::Seq;
-    use crate::sink::attempts::Sent;
 
     /// Those of a slow queue of dead letters take no request from the events, and the other way round.
     #[test]
@@ -463,17 +462,8 @@ mod tests {
         let receivers = (deliveries, epoch.subscribe());
         let mut worker = Worker::new(source, receivers, limits, Arc::default());
         for number in 0..600 {
-            let (topic, since) = ("t".to_owned(), Instant::now());
-            let sent = Sent { epoch: 0, seq: Seq::new(number), topic, bytes: 1, since };
-            let message = Message {
-                group: number.to_string(),
-                deduplication_id: number.to_string(),
-                body: String::new(),
-                attributes: Vec::new(),
-                bytes: 1,
-            };
             let queue = QueueKind::ALL[usize::from(number < 200)];
-            worker.schedule.push(Delivery::new(sent, message, queue));
+            worker.schedule.push(delivery(number, number, 1, queue));
         }
         let fill = |worker: &mut Worker| {
             while let Some(batch) = worker.next_batch() {
