@@ -316,7 +316,7 @@ type Read = (Option<State>, Option<String>, Option<EventPosition>);
 /// What was read.
 fn read_from(opened: StateEvent, place: &str) -> Result<Read, AdoptError> {
     match opened {
-        StateEvent::Opened { state, cluster, published } => Ok((state, cluster, published)),
+        StateEvent::Opened { state, cluster, published, .. } => Ok((state, cluster, published)),
         StateEvent::Failed(failure) => Err(AdoptError::State { place: place.to_owned(), failure }),
         StateEvent::Missing | StateEvent::Written => Ok((None, None, None)),
     }

@@ -42,6 +42,9 @@ const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a delivery report is looked for.
 const ACK_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
+/// How long until rejected properties come first again.
+const REJECTED_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The topic's only partition.
 const PARTITION: i32 = 0;
 
@@ -62,7 +65,8 @@ pub fn kafka_state_with_events(
 
 fn over(kafka: KafkaSource, topic: &str, writer: impl Writer + 'static) -> StoreHandle {
     let (handle, orders) = StoreHandle::new("state topic");
-    let mut worker = Worker { kafka, topic: topic.to_owned(), writer, key: None };
+    let properties = Properties { source: kafka, good: None, rejected: None };
+    let mut worker = Worker { properties, topic: topic.to_owned(), writer, key: None };
     thread::spawn(move || {
         // Without it the channel is closed, which is seen with the first order.
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build()
@@ -78,6 +82,9 @@ fn over(kafka: KafkaSource, topic: &str, writer: impl Writer + 'static) -> Store
 trait Writer: Send {
     /// Replaces the producer by one with this `transactional.id`, which fences all others with it.
     fn open(&mut self, kafka: &KafkaConfig, id: &str, topic: &str) -> Result<(), KafkaError>;
+
+    /// Records why the properties that were read last are not used.
+    fn reject(&self, reason: &StateFailure);
 
     /// Whether the producer must not write anything more.
     fn is_spent(&self) -> bool;
@@ -96,9 +103,12 @@ trait Writer: Send {
 }
 
 impl Writer for Transactions {
-    /// The sink has the properties.
-    fn open(&mut self, _: &KafkaConfig, id: &str, topic: &str) -> Result<(), KafkaError> {
-        Self::open(self, id, topic, STEP_TIMEOUT)
+    fn open(&mut self, kafka: &KafkaConfig, id: &str, topic: &str) -> Result<(), KafkaError> {
+        Self::open(self, kafka, (id, topic), STEP_TIMEOUT)
+    }
+
+    fn reject(&self, reason: &StateFailure) {
+        Self::reject(self, reason.to_string());
     }
 
     fn is_spent(&self) -> bool {
@@ -132,6 +142,9 @@ impl Writer for OwnProducer {
         self.0 = Some(Closing(Some(producer)));
         Ok(())
     }
+
+    /// The sink tries them too, and logs it.
+    fn reject(&self, _: &StateFailure) {}
 
     fn commit(&mut self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError> {
         let producer = self.0.as_ref().ok_or(KafkaError::Canceled)?;
@@ -170,7 +183,7 @@ impl Writer for OwnProducer {
 
 /// What the thread works with.
 struct Worker<W> {
-    kafka: KafkaSource,
+    properties: Properties,
     topic: String,
     writer: W,
     /// Whose record is written; `None` before it is open.
@@ -179,6 +192,42 @@ struct Worker<W> {
 
 /// A failure; `None` if the topic does not exist.
 type Failed = Option<StateFailure>;
+
+/// Kafka's properties, read again for each opening. Those of the last successful opening are used
+/// while it fails with what was read.
+struct Properties {
+    source: KafkaSource,
+    good: Option<KafkaConfig>,
+    /// What was read and not used, and when.
+    rejected: Option<(KafkaConfig, Instant)>,
+}
+
+impl Properties {
+    /// The properties to try, in this order.
+    fn candidates(&self, now: Instant) -> Result<Vec<KafkaConfig>, String> {
+        let good = self.good.clone();
+        let read = match self.source.read() {
+            Ok(read) => read,
+            Err(error) => return good.map(|good| vec![good]).ok_or(error),
+        };
+        let Some(good) = good.filter(|good| *good != read) else { return Ok(vec![read]) };
+        let is_rejected = self.rejected.as_ref().is_some_and(|(rejected, at)| {
+            *rejected == read && now.saturating_duration_since(*at) < REJECTED_RETRY_INTERVAL
+        });
+        Ok(if is_rejected { vec![good, read] } else { vec![read, good] })
+    }
+
+    /// Records an opening with these properties, after it failed with `failed`.
+    fn opened(&mut self, kafka: KafkaConfig, failed: Option<KafkaConfig>, now: Instant) {
+        // While the good ones work, others stay rejected.
+        if let Some(failed) = failed {
+            self.rejected = Some((failed, now));
+        } else if self.good.as_ref() != Some(&kafka) {
+            self.rejected = None;
+        }
+        self.good = Some(kafka);
+    }
+}
 
 impl<W: Writer> Worker<W> {
     /// Executes orders until the store is gone.
@@ -210,27 +259,49 @@ impl<W: Writer> Worker<W> {
     }
 
     fn open(&mut self, key: StateKey) -> Result<StateEvent, Failed> {
-        let failed = |error: &KafkaError| Some(failure(error, &self.topic));
         self.key = None;
         let unavailable = |error| Some(StateFailure::Unavailable(error));
-        let kafka = self.kafka.read().map_err(unavailable)?;
-        let consumer = consumer(&kafka, &[]).map_err(|error| failed(&error))?;
+        let candidates = self.properties.candidates(Instant::now()).map_err(unavailable)?;
+        let mut first: Option<(KafkaConfig, Failed)> = None;
+        for kafka in candidates {
+            match self.open_with(&kafka, &key) {
+                Ok(event) => {
+                    if let Some((_, Some(failure))) = &first {
+                        self.writer.reject(failure);
+                    }
+                    let failed = first.map(|(kafka, _)| kafka);
+                    self.properties.opened(kafka, failed, Instant::now());
+                    self.key = Some(key);
+                    return Ok(event);
+                }
+                // Another instance has the position.
+                Err(Some(StateFailure::Fenced)) => return Err(Some(StateFailure::Fenced)),
+                Err(failure) => first = first.or(Some((kafka, failure))),
+            }
+        }
+        Err(first.and_then(|(_, failure)| failure))
+    }
+
+    fn open_with(&mut self, kafka: &KafkaConfig, key: &StateKey) -> Result<StateEvent, Failed> {
+        let failed = |error: &KafkaError| Some(failure(error, &self.topic));
+        let consumer = consumer(kafka, &[]).map_err(|error| failed(&error))?;
         // By this client: the events' producer may be allowed to create topics.
         if !has_topic(&consumer, &self.topic, failure)? {
             return Err(None);
         }
         let id = key.transactional_id();
-        self.writer.open(&kafka, &id, &self.topic).map_err(|error| failed(&error))?;
+        self.writer.open(kafka, &id, &self.topic).map_err(|error| failed(&error))?;
         let nonce = format!("{:016x}{:08x}", unix_nanos(), std::process::id());
         let claimed = self.writer.commit(&self.topic, &key.claim_key(), &nonce);
         claimed.map_err(|error| failed(&error))?;
         // By a slow coordinator. The claim is committed, and a new producer can read on from it.
         if self.writer.is_spent() {
-            self.writer.open(&kafka, &id, &self.topic).map_err(|error| failed(&error))?;
+            self.writer.open(kafka, &id, &self.topic).map_err(|error| failed(&error))?;
         }
-        let state = self.read(&consumer, &key, &nonce)?;
-        self.key = Some(key);
-        Ok(StateEvent::Opened { state, cluster: self.writer.cluster_id(), published: None })
+        let state = self.read(&consumer, key, &nonce)?;
+        let transaction_timeout = Some(sink::transaction_timeout(kafka));
+        let cluster = self.writer.cluster_id();
+        Ok(StateEvent::Opened { state, cluster, published: None, transaction_timeout })
     }
 
     /// The newest record of `key`, once the claim has come back.
@@ -442,4 +513,49 @@ fn reading_failure(error: &KafkaError, topic: &str) -> StateFailure {
 
 fn unix_nanos() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::sink::WaitsFor;
+
+    fn kafka(servers: &str) -> KafkaConfig {
+        KafkaConfig {
+            bootstrap_servers: servers.to_owned(),
+            properties: BTreeMap::new(),
+            in_flight_bytes: 1 << 20,
+            max_producers: 1,
+            waits_for: WaitsFor::AnyTopic,
+        }
+    }
+
+    #[test]
+    fn properties_that_worked_are_tried_after_those_that_are_read_and_before_rejected_ones() {
+        let file = Arc::new(Mutex::new(Ok(kafka("a"))));
+        let source = Arc::clone(&file);
+        let source = KafkaSource::new(move || source.lock().expect("no panic").clone());
+        let mut properties = Properties { source, good: None, rejected: None };
+        let now = Instant::now();
+        let tried = |properties: &Properties, now| {
+            let candidates = properties.candidates(now).unwrap_or_default();
+            candidates.into_iter().map(|one| one.bootstrap_servers).collect::<Vec<_>>()
+        };
+        assert_eq!(tried(&properties, now), ["a"]);
+        properties.opened(kafka("a"), None, now);
+        assert_eq!(tried(&properties, now), ["a"]);
+        *file.lock().expect("no panic") = Ok(kafka("b"));
+        assert_eq!(tried(&properties, now), ["b", "a"]);
+        properties.opened(kafka("a"), Some(kafka("b")), now);
+        assert_eq!(tried(&properties, now), ["a", "b"], "b was rejected");
+        assert_eq!(tried(&properties, now + REJECTED_RETRY_INTERVAL), ["b", "a"]);
+        *file.lock().expect("no panic") = Err("no file".to_owned());
+        assert_eq!(tried(&properties, now), ["a"]);
+        *file.lock().expect("no panic") = Ok(kafka("b"));
+        properties.opened(kafka("b"), Some(kafka("a")), now);
+        assert_eq!(tried(&properties, now), ["b"]);
+    }
 }

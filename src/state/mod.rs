@@ -19,7 +19,7 @@ mod redis;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::position::EventPosition;
 
@@ -69,6 +69,8 @@ pub enum StateEvent {
         /// The last published event, from a store that knows it and does not publish an event that
         /// is at or before it once more.
         published: Option<EventPosition>,
+        /// How long the brokers keep a transaction of this writer open; `None`: no transactions.
+        transaction_timeout: Option<Duration>,
     },
     /// The topic does not exist.
     Missing,

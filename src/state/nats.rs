@@ -91,7 +91,12 @@ impl Worker {
         let opened = connection.or_failed(open(client, &config, &owner, &claim)).await?;
         let Some(entry) = opened.entry else {
             self.open = Some(OpenKey { connection, config, owner, claim, entry: None });
-            return Ok(StateEvent::Opened { state: None, cluster: None, published: None });
+            return Ok(StateEvent::Opened {
+                state: None,
+                cluster: None,
+                published: None,
+                transaction_timeout: None,
+            });
         };
         if entry.owner() != owner {
             return Err(StateFailure::Unreadable(format!(
@@ -115,7 +120,12 @@ impl Worker {
         self.claims.set(Some(claim.clone()));
         self.open = Some(OpenKey { connection, config, owner, claim, entry: Some(entry) });
         let published = last.map(|last| last.position);
-        Ok(StateEvent::Opened { state: Some(state), cluster: None, published })
+        Ok(StateEvent::Opened {
+            state: Some(state),
+            cluster: None,
+            published,
+            transaction_timeout: None,
+        })
     }
 
     async fn write(&mut self, state: &State) -> Result<StateEvent, StateFailure> {

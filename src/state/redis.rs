@@ -154,7 +154,7 @@ impl Worker {
         let connection = Some(connection);
         self.open =
             Some(OpenKey { connection, config, owner, claim, serial: 0, generation, found });
-        Ok(StateEvent::Opened { state, cluster: None, published })
+        Ok(StateEvent::Opened { state, cluster: None, published, transaction_timeout: None })
     }
 
     async fn write(&mut self, state: &State) -> Result<StateEvent, Failure> {

@@ -229,3 +229,45 @@ async fn password_rotation_with_a_state_topic_loses_nothing_without_a_restart() 
         assert_eq!(walpost.pid(), pid, "it was not started again");
     }
 }
+
+/// In exactly-once mode the state topic's thread opens the producer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_once_keeps_its_properties_while_reloaded_ones_cannot_be_used() {
+    let fixture = SecureFixture::new(PASSWORD).await;
+    let (broker, postgres) = (&fixture.kafka.kafka, &fixture.fixture.postgres);
+    let user = format!("keeping-{}", fixture.fixture.topic("exact"));
+    broker.set_password(&user, "one").await;
+    let source = fixture.file("url", &fixture.source_with(ROLE_PASSWORD, ""));
+    let login = |password: &str, more: &str| {
+        fixture
+            .file("kafka", &format!("{}{more}\n", fixture.login("SCRAM-SHA-512", &user, password)))
+    };
+    let kafka = login("one", "");
+    let position = ["--delivery-id", &user, "--state-topic", &format!("state-{user}")];
+    let command =
+        |name| fixture.command(name, &broker.secure_bootstrap(), &source, &kafka).args(position);
+    let adopt = command("adopt").arg("--apply").start();
+    let status = adopt.wait(LONG_TIMEOUT).await.expect("it ends");
+    assert!(status.success(), "{:?}", adopt.stderr());
+    let walpost = command("run").args(["--delivery", "exactly-once"]).start();
+    walpost.await_line(AGREES, SHORT_TIMEOUT).await;
+    let writer = Writer::start(postgres, 100);
+    writer.commits(50).await;
+
+    // The brokers refuse the login, and a timeout beyond transaction.max.timeout.ms (15 minutes).
+    for (password, more) in [("two", ""), ("one", "transaction.timeout.ms=1000000")] {
+        let mark = walpost.mark();
+        login(password, more);
+        walpost.hangup();
+        let line = walpost.await_line_after(mark, "keeping the current ones", LONG_TIMEOUT).await;
+        assert!(line.contains("ERROR"), "{line}");
+        writer.commits(50).await;
+        fixture.fixture.confirmed(LONG_TIMEOUT).await;
+    }
+    let mark = walpost.mark();
+    login("one", "transaction.timeout.ms=6000");
+    walpost.hangup();
+    said_after(&walpost, mark, IN_FORCE).await;
+    writer.commits(50).await;
+    fixture.fixture.judge_after(writer).await.assert_exact();
+}

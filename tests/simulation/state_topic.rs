@@ -122,6 +122,7 @@ impl World {
             state: Some(self.broker.state.clone()),
             cluster: None,
             published: None,
+            transaction_timeout: None,
         }
     }
 

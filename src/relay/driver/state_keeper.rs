@@ -313,7 +313,12 @@ impl StateKeeper {
             let event = self.store.take_event()?;
             match self.stale.checked_sub(1) {
                 Some(left) => self.stale = left,
-                None => return Some(event),
+                None => {
+                    if let StateEvent::Opened { transaction_timeout: Some(timeout), .. } = &event {
+                        self.settings.commits.timeout = *timeout / 3;
+                    }
+                    return Some(event);
+                }
             }
         }
     }

@@ -43,7 +43,7 @@ const DEFAULTS: [(&str, &str, &str); 7] = [
 ];
 
 /// The configuration of the Kafka sink. No `Debug`: properties may be secrets.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct KafkaConfig {
     /// Comma-separated `host:port` list.
     pub bootstrap_servers: String,

@@ -158,6 +158,15 @@ impl Reload {
         self.trying = Some(changed.fingerprint);
     }
 
+    /// Makes these properties the current ones, whoever read them: a producer was opened with them.
+    /// Returns whether others were current.
+    pub(crate) fn opened(&mut self, config: &KafkaConfig) -> bool {
+        let fingerprint = fingerprint(config, &self.hashes);
+        self.trying = self.trying.filter(|trying| *trying != fingerprint);
+        self.config = config.clone();
+        std::mem::replace(&mut self.fingerprint, fingerprint) != fingerprint
+    }
+
     /// Makes the tried properties the current ones.
     pub(crate) fn applied(&mut self, changed: &Changed) {
         (self.fingerprint, self.trying, self.rejected) = (changed.fingerprint, None, None);

@@ -259,7 +259,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
             };
             match event {
-                StateEvent::Opened { state, cluster, published } => {
+                StateEvent::Opened { state, cluster, published, .. } => {
                     let found = Found { state, cluster, published };
                     return Ok(Read::Done(Box::new(found)));
                 }

@@ -26,7 +26,7 @@ use crate::sink::kafka::config::{batch_bytes, transactional_config};
 use crate::sink::kafka::delivery_reports::Signals;
 use crate::sink::kafka::first_batch_gate::{Change, Counts};
 use crate::sink::kafka::poll_interval::PollInterval;
-use crate::sink::kafka::reload::{ReadResult, Reload};
+use crate::sink::kafka::reload::{Changed, ReadResult, Reload};
 use crate::sink::kafka::spans::Spans;
 use crate::sink::kafka::topic_lookup::TopicLookup;
 use crate::sink::kafka::{error, features};
@@ -36,6 +36,10 @@ use crate::sink::{Condition, KafkaConfig, KafkaSource, Report, Sink, SinkError, 
 pub struct TransactionalSink {
     transactions: Transactions,
     live: Option<Arc<Live>>,
+    /// Whether the properties of the current producer are known to be accepted.
+    is_applied: bool,
+    /// Properties that the next producer is to be opened with.
+    trying: Option<Changed>,
     /// Whether the producer was replaced while it was in use: what it has in its transaction is lost.
     is_replaced: bool,
     /// What the last producer reported before it was discarded: a rejection must not be lost.
@@ -70,8 +74,10 @@ impl TransactionalSink {
         };
         metrics.sink_producers.set(1);
         Ok(Self {
-            transactions: Transactions::new(config.clone(), parts),
+            transactions: Transactions::new(parts),
             live: None,
+            is_applied: false,
+            trying: None,
             is_replaced: false,
             left: Vec::new(),
             config,
@@ -128,7 +134,23 @@ impl TransactionalSink {
             self.is_replaced |= self.live.as_ref().is_some_and(|live| live.is_in_transaction());
             self.forget();
             self.live = current;
+            self.is_applied = false;
             self.fatal = Fatal::new(Instant::now());
+        }
+    }
+
+    /// Makes the properties with which the current producer was opened the ones in force.
+    fn apply_opened(&mut self) {
+        let Some(live) = self.live.as_ref().filter(|live| !self.is_applied && live.is_open())
+        else {
+            return;
+        };
+        self.is_applied = true;
+        if self.reload.opened(&live.kafka) {
+            self.trying = None;
+            self.config = transactional_config(&live.kafka);
+            self.batches = BatchSize::new(batch_bytes(&live.kafka.properties));
+            tracing::info!("the reloaded Kafka properties are in effect");
         }
     }
 
@@ -142,10 +164,17 @@ impl TransactionalSink {
         self.topics.forget();
     }
 
-    /// Replaces the properties if they have changed.
+    /// Asks for a producer with the changed properties. Its opening falls back to the current ones if
+    /// the brokers do not accept it.
     fn check_reload(&mut self, conditions: &mut Vec<Condition>) {
         let now = Instant::now();
         self.reload.note_conditions(conditions);
+        self.apply_opened();
+        if let Some(reason) = self.transactions.take_rejected()
+            && let Some(changed) = self.trying.take()
+        {
+            self.reload.reject(&changed, &reason);
+        }
         let asked = self.signals.take_asked();
         if !asked && !self.reload.is_due(now) {
             return;
@@ -155,11 +184,8 @@ impl TransactionalSink {
             if let Err(error) = features::require(&config) {
                 return self.reload.reject(&changed, &error.to_string());
             }
-            self.reload.applied(&changed);
-            self.batches = BatchSize::new(batch_bytes(&changed.config.properties));
-            // At once: an opening that fails with the former ones is repeated without a replacement.
-            self.transactions.configure(config.clone());
-            self.config = config;
+            self.reload.trying(&changed);
+            self.trying = Some(changed);
             tracing::info!("reloaded the Kafka properties and their files: changed");
             conditions.push(Condition::Broken("the Kafka properties were changed".to_owned()));
         }
@@ -289,7 +315,9 @@ impl Sink for TransactionalSink {
             self.config.set("batch.size", self.batches.configured().to_string());
             self.batches.restored(Instant::now());
         }
-        self.transactions.configure(self.config.clone());
+        let smaller = self.batches.are_smaller();
+        let limit = smaller.then(|| self.batches.at_most(self.batches.configured()));
+        self.transactions.limit_batches(limit);
         Ok(())
     }
 }

@@ -13,11 +13,11 @@
 //!   ([confluentinc/librdkafka#4849](https://github.com/confluentinc/librdkafka/issues/4849)): the
 //!   next producer's `init_transactions` does that.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::config::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, Producer as _};
 use rdkafka::util::Timeout;
@@ -25,7 +25,9 @@ use rdkafka::util::Timeout;
 use super::client::{Context, OWN_RECORD, Producer, make_producer};
 use super::pool::PoolParts;
 use crate::crash_points;
+use crate::sink::kafka::KafkaConfig;
 use crate::sink::kafka::await_broker::await_broker;
+use crate::sink::kafka::config::{batch_bytes, transactional_config};
 use crate::sink::kafka::delivery_reports::Reports;
 use crate::sink::kafka::drop_on_threads::drop_on_threads;
 
@@ -50,17 +52,24 @@ const MARKERS: Duration = Duration::from_millis(4);
 pub struct Transactions(Arc<Shared>);
 
 struct Shared {
-    config: Mutex<ClientConfig>,
     parts: PoolParts,
     current: Mutex<Option<Arc<Live>>>,
+    /// The maximum size of the next producer's batches, if it is not the configured one.
+    batch_size: Mutex<Option<u32>>,
+    /// Why the properties that were read last are not used, until the sink takes it.
+    rejected: Mutex<Option<String>>,
 }
 
 /// An open producer.
 pub(super) struct Live {
+    /// The properties that it was opened with.
+    pub(super) kafka: KafkaConfig,
     /// `None` only while it is dropped.
     producer: Option<Producer>,
     pub(super) reports: Arc<Reports>,
     phase: Mutex<Phase>,
+    /// Whether the brokers have accepted it.
+    is_open: AtomicBool,
 }
 
 /// What a producer does.
@@ -88,14 +97,24 @@ pub(super) enum Readiness {
 }
 
 impl Transactions {
-    pub(super) fn new(config: ClientConfig, parts: PoolParts) -> Self {
-        let (config, current) = (Mutex::new(config), Mutex::new(None));
-        Self(Arc::new(Shared { config, parts, current }))
+    pub(super) fn new(parts: PoolParts) -> Self {
+        let (current, batch_size) = (Mutex::new(None), Mutex::new(None));
+        Self(Arc::new(Shared { parts, current, batch_size, rejected: Mutex::new(None) }))
     }
 
-    /// The next producers have this configuration.
-    pub(super) fn configure(&self, config: ClientConfig) {
-        *lock(&self.0.config) = config;
+    /// Limits the batches of the next producers; `None`: as configured.
+    pub(super) fn limit_batches(&self, batch_size: Option<u32>) {
+        *lock(&self.0.batch_size) = batch_size;
+    }
+
+    /// Records why no producer can be opened with the properties that were read last.
+    pub fn reject(&self, reason: String) {
+        *lock(&self.0.rejected) = Some(reason);
+        self.0.parts.signals.stirred.notify_one();
+    }
+
+    pub(super) fn take_rejected(&self) -> Option<String> {
+        lock(&self.0.rejected).take()
     }
 
     pub(super) fn current(&self) -> Option<Arc<Live>> {
@@ -107,21 +126,37 @@ impl Transactions {
         drop(lock(&self.0.current).take());
     }
 
-    /// Replaces the producer by one with this `transactional.id`, which fences all others with it,
-    /// and also writes to `topic`. Blocks.
-    pub fn open(&self, id: &str, topic: &str, timeout: Duration) -> Result<(), KafkaError> {
+    /// Replaces the producer by one with these properties and this `transactional.id`, which fences
+    /// all others with it, and also writes to `topic`. Blocks.
+    pub fn open(
+        &self,
+        kafka: &KafkaConfig,
+        (id, topic): (&str, &str),
+        timeout: Duration,
+    ) -> Result<(), KafkaError> {
         self.discard();
         let PoolParts { signals, counts, metrics, .. } = &self.0.parts;
-        let mut config = lock(&self.0.config).clone();
+        let mut config = transactional_config(kafka);
+        if let Some(bytes) = *lock(&self.0.batch_size) {
+            config.set("batch.size", bytes.min(batch_bytes(&kafka.properties)).to_string());
+        }
         config.set("transactional.id", id);
         let reports = Arc::new(Reports::new(signals));
         let producer = make_producer(&config, &reports, counts, metrics)?;
         let phase = Mutex::new(Phase::Busy);
-        let live = Arc::new(Live { producer: Some(producer), reports, phase });
+        let kafka = kafka.clone();
+        let live = Arc::new(Live {
+            kafka,
+            producer: Some(producer),
+            reports,
+            phase,
+            is_open: AtomicBool::default(),
+        });
         // The sink polls it from now on, which a token request waits for.
         *lock(&self.0.current) = Some(Arc::clone(&live));
         await_broker(live.producer()?.client(), topic, timeout);
         live.producer()?.init_transactions(timeout)?;
+        live.is_open.store(true, Ordering::SeqCst);
         live.enter(Phase::Ready);
         Ok(())
     }
@@ -191,6 +226,11 @@ impl Live {
             }
         }
         Ok(Readiness::Ready)
+    }
+
+    /// Whether the brokers have accepted it.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
     }
 
     /// Why it has failed for good, if it has.
