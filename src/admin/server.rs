@@ -34,6 +34,10 @@ const CONNECTIONS: usize = 256;
 /// How long a client may take for its request and the response.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 
+/// Maximum size of a request, in bytes: hyper's own limit is 400 KiB, which is 100 MB for all
+/// connections.
+const REQUEST_BYTES: usize = 16 << 10;
+
 /// How long to wait after a failed accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -112,8 +116,10 @@ async fn answer(stream: TcpStream, pages: Arc<Pages>) {
         };
         async { Ok::<_, Infallible>(response) }
     });
-    let connection =
-        http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(REQUEST_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
     // A client that disconnects early is not an error.
     let _ = timeout(CONNECTION_LIMIT, pin!(connection)).await;
 }
@@ -185,13 +191,38 @@ mod tests {
 
     use super::*;
 
-    /// More connections are accepted at once than may be open.
-    #[tokio::test]
-    async fn requests_that_wait_are_answered_before_connections_are_ended() {
+    fn listener() -> (TcpListener, std::net::SocketAddr) {
         let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
         socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
         let listener = socket.listen(4 * 256).expect("it listens").into_std().expect("it is one");
         let address = listener.local_addr().expect("bound");
+        (listener, address)
+    }
+
+    fn serving(listener: TcpListener) -> tokio::task::JoinHandle<()> {
+        let about = About { slot: "s".to_owned(), publication: "p".to_owned() };
+        tokio::spawn(serve(listener, Arc::default(), about, Hosts::Any))
+    }
+
+    #[tokio::test]
+    async fn unfinished_request_takes_bounded_memory() {
+        let (listener, address) = listener();
+        let serving = serving(listener);
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        let request = format!("GET /livez HTTP/1.1\r\nx: {}", "x".repeat(2 * REQUEST_BYTES));
+        // The server may end the connection before it has read everything.
+        let _ = client.write_all(request.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+        serving.abort();
+    }
+
+    /// More connections are accepted at once than may be open.
+    #[tokio::test]
+    async fn requests_that_wait_are_answered_before_connections_are_ended() {
+        let (listener, address) = listener();
         let mut clients = Vec::new();
         for _ in 0..2 * CONNECTIONS {
             let mut client = TcpStream::connect(address).await.expect("it waits in the queue");
@@ -201,8 +232,7 @@ mod tests {
                 .expect("sent");
             clients.push(client);
         }
-        let about = About { slot: "s".to_owned(), publication: "p".to_owned() };
-        let serving = tokio::spawn(serve(listener, Arc::default(), about, Hosts::Any));
+        let serving = serving(listener);
         for (number, mut client) in clients.into_iter().enumerate() {
             let mut answer = String::new();
             let read = client.read_to_string(&mut answer).await;

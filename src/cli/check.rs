@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::stdout::{complain, print};
-use super::{Exit, block_on};
+use super::{Exit, block_on, configuration};
 use crate::assembly;
-use crate::config::{Config, Environment, Flags};
+use crate::config::{Environment, Flags};
 use crate::excerpt::at_most;
 use crate::preflight::{self, Finding, Findings, Fix, Level};
 
@@ -14,13 +14,16 @@ const MOST: usize = 4000;
 
 pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
     let environment = Environment::of_process();
-    let parts = Config::load(flags, &environment).and_then(|config| {
-        let source = assembly::source(&config, &environment)?;
+    let config = match configuration(flags) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    let parts = assembly::source(&config, &environment).and_then(|source| {
         let conninfo = assembly::conninfo(&config, &environment)?;
         assembly::core(&config)?;
-        Ok((config, source, conninfo))
+        Ok((source, conninfo))
     });
-    let (config, source, conninfo) = match parts {
+    let (source, conninfo) = match parts {
         Ok(parts) => parts,
         Err(error) => {
             complain(&error.to_string());

@@ -32,12 +32,13 @@ mod version;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use self::args::{Arguments, Command};
 pub use self::exit::Exit;
 use self::logging::LogLevel;
 use self::stdout::{complain, print};
-use crate::config::{Config, Environment, Flags, SinkKind};
+use crate::config::{Config, CoreDumps, Environment, Flags, SinkKind};
 
 /// Runs the command in the process's arguments.
 pub fn main() -> ExitCode {
@@ -94,9 +95,23 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// The configuration from options, environment and file; prints its error, if any.
 fn configuration(flags: &Flags) -> Result<Config, Exit> {
-    Config::load(flags, &Environment::of_process()).map_err(|error| {
+    let config = Config::load(flags, &Environment::of_process()).map_err(|error| {
         complain(&error.to_string());
         Exit::Config
+    })?;
+    forbid_core_dumps(config.process.core_dumps)?;
+    Ok(config)
+}
+
+/// A core dump would contain passwords and payloads, and a debugger attached by the same user could
+/// read them (<https://man7.org/linux/man-pages/man2/pr_set_dumpable.2const.html>).
+fn forbid_core_dumps(core_dumps: CoreDumps) -> Result<(), Exit> {
+    if core_dumps == CoreDumps::Allow {
+        return Ok(());
+    }
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| {
+        complain(&format!("cannot forbid core dumps: {error}"));
+        Exit::Failure
     })
 }
 

@@ -1,6 +1,5 @@
 //! `walpost run`: the daemon.
 
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::args::{RunArguments, Until as UntilArgument};
@@ -8,7 +7,7 @@ use super::logging::LogLevel;
 use super::{Exit, block_on, complain, logged};
 use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
-use crate::config::{self, Config, CoreDumps, Environment, Flags, SinkKind};
+use crate::config::{self, Config, Environment, Flags, SinkKind};
 use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::sink::ReloadHandle;
@@ -23,10 +22,6 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
         UntilArgument::Current => Until::Current,
         UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
     });
-    if let Err(error) = forbid_core_dumps(config.process.core_dumps) {
-        complain(&format!("cannot forbid core dumps: {error}"));
-        return Exit::Failure;
-    }
     warn_of_open_secrets(&Environment::of_process());
     block_on(async {
         // From here on SIGHUP does not end the program.
@@ -39,15 +34,6 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
         };
         run(config, until, hangup, level).await
     })
-}
-
-/// A core dump would contain passwords and payloads, and a debugger attached by the same user could
-/// read them (<https://man7.org/linux/man-pages/man2/pr_set_dumpable.2const.html>).
-fn forbid_core_dumps(core_dumps: CoreDumps) -> std::io::Result<()> {
-    if core_dumps == CoreDumps::Refuse {
-        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    }
-    Ok(())
 }
 
 /// Logs secrets that any user on the machine can read. Not an error: in a container the platform

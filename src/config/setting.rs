@@ -290,8 +290,8 @@ settings! {
         .default("10");
     AdminListen = row("admin.listen", Text, "Address and port of the HTTP endpoints `/livez`, `/readyz`, `/metrics` and `/status`, or `off`.")
         .flag("--admin-listen", "ADDR").default(ADMIN_LISTEN);
-    ProcessCoreDumps = row("process.core_dumps", Text, "Whether the kernel may write a core dump of `run`, and whether a debugger of the same user may attach to it: `refuse` or `allow`.")
-        .details("The memory of `run` contains passwords and payloads.")
+    ProcessCoreDumps = row("process.core_dumps", Text, "Whether the kernel may write a core dump of walpost, and whether a debugger of the same user may attach to it: `refuse` or `allow`.")
+        .details("The memory of every command that connects contains passwords, and payloads.")
         .variable().default("refuse");
     LogLevel = row("log.level", Text, "Log level: `error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter such as `info,walpost=debug`.")
         .details("SIGHUP reloads it.")

@@ -3,6 +3,7 @@
 //! Each option is taken once, by the code that handles it; those left at the end are unknown. Names
 //! are those of Kafka Connect: Debezium Server's names are translated, and kept for the report.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
@@ -53,10 +54,14 @@ impl Options {
         }
         let is_server = pairs.iter().any(|(name, _)| name.starts_with("debezium."));
         let host = if is_server { Host::Server } else { Host::Connect };
+        // The last option of a name wins, as in Java.
+        let last: HashMap<String, usize> =
+            pairs.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
         let mut left: Vec<(String, LayerValue)> = Vec::new();
         for (place, (name, value)) in pairs.into_iter().enumerate() {
-            // The last option of a name wins, as in Java.
-            left.retain(|(_, given)| given.name != name);
+            if last.get(&name) != Some(&place) {
+                continue;
+            }
             let (bare, value) = match host {
                 Host::Connect => (name.clone(), value.trim().to_owned()),
                 Host::Server => (server_name(&name), unescape(value.trim())),
