@@ -84,7 +84,7 @@ trait Writer: Send {
     fn open(&mut self, kafka: &KafkaConfig, id: &str, topic: &str) -> Result<(), KafkaError>;
 
     /// Records why the properties that were read last are not used.
-    fn reject(&self, reason: &StateFailure);
+    fn reject(&self, reason: &str);
 
     /// Whether the producer must not write anything more.
     fn is_spent(&self) -> bool;
@@ -107,8 +107,8 @@ impl Writer for Transactions {
         Self::open(self, kafka, (id, topic), STEP_TIMEOUT)
     }
 
-    fn reject(&self, reason: &StateFailure) {
-        Self::reject(self, reason.to_string());
+    fn reject(&self, reason: &str) {
+        Self::reject(self, reason.to_owned());
     }
 
     fn is_spent(&self) -> bool {
@@ -144,7 +144,7 @@ impl Writer for OwnProducer {
     }
 
     /// The sink tries them too, and logs it.
-    fn reject(&self, _: &StateFailure) {}
+    fn reject(&self, _: &str) {}
 
     fn commit(&mut self, topic: &str, key: &str, value: &str) -> Result<(), KafkaError> {
         let producer = self.0.as_ref().ok_or(KafkaError::Canceled)?;
@@ -266,8 +266,10 @@ impl<W: Writer> Worker<W> {
         for kafka in candidates {
             match self.open_with(&kafka, &key) {
                 Ok(event) => {
-                    if let Some((_, Some(failure))) = &first {
-                        self.writer.reject(failure);
+                    if let Some((_, failure)) = &first {
+                        let missing = || format!("topic {} does not exist", self.topic);
+                        let reason = failure.as_ref().map_or_else(missing, ToString::to_string);
+                        self.writer.reject(&reason);
                     }
                     let failed = first.map(|(kafka, _)| kafka);
                     self.properties.opened(kafka, failed, Instant::now());
