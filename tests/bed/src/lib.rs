@@ -59,7 +59,7 @@ pub use destination::{Destination, ReadPosition};
 pub use elasticmq::{ElasticMq, QueuedMessage};
 pub use endpoints::Endpoints;
 pub use error::BedError;
-pub use eventually::{Outcome, eventually, within, within_blocking};
+pub use eventually::{Outcome, eventually, unchanged, under_load, within, within_blocking};
 pub use exactly_once::{ExactlyOnce, assert_aborts};
 pub use http_receiver::HttpReceiver;
 pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
