@@ -12,6 +12,7 @@ mod ca;
 mod cache;
 mod cleanup;
 mod consumer;
+pub mod corpus;
 pub mod debezium;
 mod delay_proxy;
 mod destination;
