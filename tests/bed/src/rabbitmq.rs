@@ -238,7 +238,9 @@ impl RabbitMq {
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
             .env("ERL_EPMD_PORT", self.mapper_port.number().to_string())
             .env("RABBITMQ_NODENAME", self.node())
-            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null");
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            // A command that is cut off by the end of its test would leave one where that ran.
+            .env("ERL_CRASH_DUMP_SECONDS", "0");
     }
 
     fn launch(&self) -> Result<(), BedError> {
