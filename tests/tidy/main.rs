@@ -46,7 +46,7 @@ const ORDER: [&str; 28] = [
 
 /// Parts that may import less than what stands before them.
 const IMPORTS: [(&str, &[&str]); 6] = [
-    ("src/outbox/", &["lsn", "position", "pgoutput", "outbox"]),
+    ("src/outbox/", &["excerpt", "lsn", "position", "pgoutput", "outbox"]),
     ("src/record/", &["excerpt", "lsn", "position", "pgoutput", "outbox", "record", "property"]),
     ("src/ledger", &["lsn", "position", "pgoutput", "ledger", "property"]),
     (

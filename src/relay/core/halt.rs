@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(message.name(), prefix);
         let table = TableName { schema: "public".to_owned(), name: "a\nb".to_owned() };
         let table = EventOrigin::Table(table);
-        assert_eq!(table.to_string(), r#"table public."a\nb""#);
-        assert_eq!(table.name(), "public.\"a\nb\"");
+        assert_eq!(table.to_string(), r#"table public.U&"a\000Ab""#);
+        assert_eq!(table.name(), r#"public.U&"a\000Ab""#);
     }
 }

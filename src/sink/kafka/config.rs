@@ -7,7 +7,6 @@ use std::time::Duration;
 use rdkafka::config::ClientConfig;
 
 use super::features;
-use super::producer::RETRY_BACKOFF_MS;
 use crate::outlet::RECORD_OVERHEAD_BYTES;
 use crate::sink::SinkError;
 
@@ -20,6 +19,10 @@ const BATCH_BYTES: u32 = 1_000_000;
 /// How long a transaction may take by default: readers of committed records wait at most that long
 /// after walpost was killed, if it is not started again.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// `retry.backoff.ms` of a transactional producer: how long librdkafka waits before it repeats a
+/// request.
+pub(super) const RETRY_BACKOFF_MS: u32 = 1000;
 
 /// Requests in flight of a transactional producer.
 const TRANSACTIONAL_IN_FLIGHT: &str = "5";

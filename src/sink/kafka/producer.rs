@@ -66,7 +66,6 @@ use crate::sink::{Condition, Outcome, Report, Sink, SinkError};
 
 pub use swap::ReloadHandle;
 pub use transactional::TransactionalSink;
-pub(super) use transactions::RETRY_BACKOFF_MS;
 pub use transactions::Transactions;
 
 /// How long a process that ends waits for its producer.
