@@ -8,7 +8,7 @@
 //! - librdkafka sends `EndTxn` again after a lost response, and its version has no epoch bump
 //!   ([confluentinc/librdkafka#5423](https://github.com/confluentinc/librdkafka/issues/5423)). A late
 //!   one could then end the *next* transaction. So a producer whose commit took as long as a retry
-//!   takes ([`RETRY_BACKOFF_MS`](crate::sink::kafka::config::RETRY_BACKOFF_MS)) is not used again: the next one has another epoch.
+//!   takes (`RETRY_BACKOFF_MS`) is not used again: the next one has another epoch.
 //! - A failed transaction is not aborted by this producer
 //!   ([confluentinc/librdkafka#4849](https://github.com/confluentinc/librdkafka/issues/4849)): the
 //!   next producer's `init_transactions` does that.
