@@ -164,7 +164,9 @@ async fn read(
         // A signal ends the program here.
         let read = unless_locked(&AtomicBool::new(false), read).await?;
         if let Some((table, parts, warnings)) = read {
-            warnings.iter().for_each(|warning| complain(warning));
+            for warning in &warnings {
+                complain(warning);
+            }
             tables.push(table);
             partitioned.extend(parts);
         } else {

@@ -49,7 +49,9 @@ pub(crate) async fn ids_at(
             Ok(())
         })
         .await?;
-    gaps.iter().for_each(|(topic, gap)| note(&lacking(topic, gap)));
+    for (topic, gap) in &gaps {
+        note(&lacking(topic, gap));
+    }
     if without_id > 0 {
         return Err(RowReplayError::PositionsWithoutIds(without_id));
     }

@@ -142,7 +142,9 @@ mod tests {
     #[test]
     fn bookmarks_of_a_history_that_may_be_lost_are_removed() {
         let mut delivered = Delivered::new(3, 4);
-        [10, 20, 30].into_iter().for_each(|minute| delivered.add(bookmark(minute)));
+        for minute in [10, 20, 30] {
+            delivered.add(bookmark(minute));
+        }
         for (kept, xmax, left) in [
             (30, 30, vec![30, 20, 10]),
             (29, 30, vec![20, 10]),

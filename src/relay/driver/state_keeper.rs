@@ -313,15 +313,14 @@ impl StateKeeper {
     fn take_event(&mut self) -> Option<StateEvent> {
         loop {
             let event = self.store.take_event()?;
-            match self.stale.checked_sub(1) {
-                Some(left) => self.stale = left,
-                None => {
-                    if let StateEvent::Opened { transaction_timeout: Some(timeout), .. } = &event {
-                        self.settings.commits.timeout = *timeout / 3;
-                    }
-                    return Some(event);
-                }
+            if let Some(left) = self.stale.checked_sub(1) {
+                self.stale = left;
+                continue;
             }
+            if let StateEvent::Opened { transaction_timeout: Some(timeout), .. } = &event {
+                self.settings.commits.timeout = *timeout / 3;
+            }
+            return Some(event);
         }
     }
 
