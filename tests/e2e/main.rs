@@ -44,6 +44,7 @@ mod prune_reports;
 mod records;
 #[cfg(feature = "crash-points")]
 mod recover;
+#[cfg(feature = "crash-points")]
 mod recover_ids;
 mod reference_client;
 mod replay;
