@@ -43,7 +43,6 @@ mod records;
 #[cfg(feature = "crash-points")]
 mod recover;
 mod recover_ids;
-mod reference_client;
 mod replay;
 mod replay_events;
 mod sessions;
@@ -56,6 +55,7 @@ mod standby;
 mod startup_errors;
 mod state_history;
 mod state_topic;
+mod suspects;
 mod tables;
 mod topics;
 #[cfg(feature = "traces")]
