@@ -15,7 +15,6 @@ mod latency;
 mod memory;
 mod other_writes;
 mod publishing;
-mod reference_client;
 mod report;
 mod rows;
 mod scale;

@@ -16,12 +16,16 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::consumer::Consumed;
 use crate::error::{BedError, Doing};
+use crate::eventually::within;
 use crate::jars::{self, Jvm};
 use crate::port::Port;
 use crate::server::Server;
 use crate::{cache, http};
 
 const POM: &str = include_str!("../elasticmq/pom.xml");
+
+/// How long it may take to load its data.
+const READY: Duration = Duration::from_secs(120);
 
 /// The account in the URLs of its queues.
 const ACCOUNT: &str = "000000000000";
@@ -93,7 +97,7 @@ impl ElasticMq {
         let queues = Mutex::default();
         let elasticmq = Self { installed, server, port, is_durable, queues, reader };
         elasticmq.launch()?;
-        elasticmq.ready().await?;
+        elasticmq.ready().await;
         Ok(elasticmq)
     }
 
@@ -128,7 +132,7 @@ impl ElasticMq {
     /// Starts a stopped server on its port with its data, and awaits that it answers.
     pub async fn start_again(&self) {
         self.launch().unwrap_or_else(|error| panic!("{error}"));
-        self.ready().await.unwrap_or_else(|error| panic!("{error}"));
+        self.ready().await;
     }
 
     fn launch(&self) -> Result<(), BedError> {
@@ -158,16 +162,18 @@ impl ElasticMq {
         self.server.launch(&mut command, |_| ())
     }
 
-    async fn ready(&self) -> Result<(), BedError> {
+    async fn ready(&self) {
         // It answers before its queues are there again.
         let queues = self.queues.lock().await.clone();
-        let ask = async || {
+        let ready = within(READY, async || {
             let answer = self.reader.call("ListQueues", &json!({})).await?;
             let listed = answer["QueueUrls"].to_string();
             let is_missing = |queue: &&String| !listed.contains(&format!("/{queue}\""));
             queues.iter().find(is_missing).map_or(Ok(()), |queue| Err(format!("no {queue}")))
-        };
-        self.server.ready("ElasticMQ", ask).await
+        });
+        if let Err(seen) = ready.await {
+            panic!("ElasticMQ is not ready: {seen}; it said:\n{}", self.server.log_tail(15));
+        }
     }
 
     /// A request to the API.

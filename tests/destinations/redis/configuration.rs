@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, program, stop};
-use walpost_bed::{Endpoints, Redis, Walpost, eventually};
+use walpost_bed::{Redis, Walpost, eventually};
 
 use super::fixture::{RedisFixture, STREAM};
 use crate::promise::Promise;
@@ -143,25 +143,29 @@ async fn endpoints_name_redis() {
     let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
     let line: Value = serde_json::from_str(&line).expect("a JSON line");
     assert_eq!(line["stream"], STREAM);
-    let endpoints = Endpoints::of(&walpost).await;
-    eventually(SHORT_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
+    let address = line["endpoints"].as_str().expect("an address").to_owned();
+    let ask = async |path: &str| {
+        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
+        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    eventually(SHORT_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
     fixture.insert(10, 3).await;
     fixture.assert_exact().await;
-    let status = endpoints.status().await;
+    let status: Value = serde_json::from_str(&ask("/status").await.1).expect("JSON");
     assert_eq!((&status["sink"], &status["sink_connected"]), (&"Redis".into(), &true.into()));
-    let metrics = endpoints.metrics().await;
+    let metrics = ask("/metrics").await.1;
     let published =
         r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
     fixture.redis.kill9().await;
     eventually(SHORT_TIMEOUT, "it is not ready", async || {
-        let (ready, text) = endpoints.readiness().await;
+        let (ready, text) = ask("/readyz").await;
         !ready && text.contains("Redis")
     })
     .await;
-    let metrics = endpoints.metrics().await;
+    let metrics = ask("/metrics").await.1;
     assert!(metrics.contains(r#"walpost_sink_connected{slot="walpost"} 0"#), "{metrics}");
     fixture.redis.start_again().await;
-    eventually(LONG_TIMEOUT, "it is ready again", async || endpoints.are_ready().await).await;
+    eventually(LONG_TIMEOUT, "it is ready again", async || ask("/readyz").await.0).await;
     stop(walpost).await;
 }

@@ -10,9 +10,8 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
-use super::in_background;
+use super::{READY, in_background};
 use crate::eventually::eventually;
-use crate::server::READY;
 
 /// Brokers, by their addresses.
 #[derive(Clone, Debug)]
