@@ -2,11 +2,11 @@
 
 use super::args::InitArguments;
 use super::recover::RowOptions;
-use super::stdout::{complain, print};
+use super::stdout::{complain, print, say};
 use super::{Exit, block_on, configuration, logged, recover, require_kafka};
 use crate::config::{Config, Environment, Flags};
 use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
-use crate::setup::{self, InitError, InitPlan, Stage};
+use crate::setup::{self, InitError, InitPlan, Stage, Step};
 use crate::source::{self, Limit, SourceError};
 use crate::{assembly, preflight};
 
@@ -118,8 +118,8 @@ async fn apply_plan(config: &Config, plan: &InitPlan) -> Exit {
         }
     };
     let mut limit = Limit::new(&conninfo, &control);
-    let report = |step| {
-        print(&format!("{step}\n"));
+    let report = |step: Step| {
+        say(&step.to_string());
     };
     let applied = setup::apply(&control.client, &mut limit, plan, report, complain);
     if let Err(error) = applied.await {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::args::RecoverArguments;
 use super::progress::{self, progress};
-use super::stdout::{complain, print};
+use super::stdout::{complain, print, say};
 use super::{Exit, block_on, logged, require_kafka, run};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
@@ -125,7 +125,7 @@ pub(super) async fn publish(
         Listed::Ghost(_) | Listed::OtherContent(_) => {
             ghosts += 1;
             if list || ghosts <= NAMED {
-                print(&only_in_kafka(&listed));
+                say(&only_in_kafka(&listed));
             }
             if !list && ghosts == NAMED + 1 {
                 print("… (--list names all of them)\n");
@@ -199,9 +199,9 @@ pub(super) async fn publish(
 
 fn only_in_kafka(listed: &Listed) -> String {
     match listed {
-        Listed::Ghost(id) => format!("only in Kafka: {id}\n"),
+        Listed::Ghost(id) => format!("only in Kafka: {id}"),
         Listed::OtherContent(id) => {
-            format!("only in Kafka: {id}, whose row has another key or value\n")
+            format!("only in Kafka: {id}, whose row has another key or value")
         }
         Listed::Gap(_) => String::new(),
     }

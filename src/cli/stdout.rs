@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::Exit;
+use crate::excerpt::escaped;
 
 /// Writes all of `text`. A reader that has closed the pipe (`walpost config | head -1`) has read
 /// what it needed.
@@ -18,8 +19,13 @@ pub(super) fn print(text: &str) -> Exit {
     }
 }
 
-/// Writes an error to standard error, in the format of all commands.
+/// Writes a line to standard output: names and texts of others forge no other line.
+pub(super) fn say(line: &str) -> Exit {
+    print(&(escaped(line) + "\n"))
+}
+
+/// Writes an error to standard error, on one line, in the format of all commands.
 pub(super) fn complain(text: &str) {
     // A failure here cannot be reported anywhere.
-    let _ = writeln!(io::stderr().lock(), "walpost: {text}");
+    let _ = writeln!(io::stderr().lock(), "walpost: {}", escaped(text));
 }

@@ -25,7 +25,7 @@ pub use json::JsonFault;
 pub use message::MessageFault;
 pub(crate) use plan::hex_bytes;
 pub use plan::{Plan, PlanError, RowFault};
-pub use table::{ParseTableNameError, TableName};
+pub use table::{ParseTableNameError, TableName, identifier_in_quotes, identifier_text};
 pub use types::{DataType, FieldTypes, FoundTable};
 
 /// Which rows and messages are outbox events.

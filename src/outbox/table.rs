@@ -1,10 +1,11 @@
-//! A table's name, parsed and printed as in SQL.
+//! Names of tables and other objects, parsed and printed as in SQL, and on one line.
 //!
 //! Only the name: whether the table exists is checked elsewhere.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
+use crate::excerpt::is_harmless;
 use crate::pgoutput::Relation;
 
 /// Maximum length of an identifier in bytes (`NAMEDATALEN` - 1); PostgreSQL truncates longer ones.
@@ -25,6 +26,10 @@ const RESERVED: &str = " all analyse analyze and any array as asc asymmetric aut
 ///
 /// Parsed as in SQL: `outbox` is `public.outbox`, unquoted letters fold to lower case, and
 /// `"Sales"."OutBox"` keeps its capitals.
+///
+/// Printed on one line and without control characters, whatever it has, as
+/// [`U&"a\000Ab"`](https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS):
+/// names of others reach terminals and shell pipelines.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableName {
     /// Schema, without quotes.
@@ -38,6 +43,28 @@ impl TableName {
     pub fn names(&self, relation: &Relation) -> bool {
         self.name == relation.name && self.schema == relation.schema
     }
+
+    /// The name as `to_regclass` reads it, which does not know `U&"…"`.
+    pub fn regclass_text(&self) -> String {
+        let quoted = |part: &str| {
+            if is_plain(part) {
+                part.to_owned()
+            } else {
+                format!("\"{}\"", part.replace('"', "\"\""))
+            }
+        };
+        format!("{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+}
+
+/// The name of an object in SQL, quoted if necessary, on one line and without control characters.
+pub fn identifier_text(name: &str) -> String {
+    Quoted(name).to_string()
+}
+
+/// The same, quoted in any case.
+pub fn identifier_in_quotes(name: &str) -> String {
+    if is_plain(name) { format!("\"{name}\"") } else { identifier_text(name) }
 }
 
 impl From<&Relation> for TableName {
@@ -88,9 +115,13 @@ fn split(text: &str) -> Result<TableName, &'static str> {
 
 /// The identifier at the start of `text`, and the rest.
 fn identifier(text: &str) -> Result<(String, &str), &'static str> {
-    let (name, rest) = match text.strip_prefix('"') {
-        Some(quoted) => quoted_identifier(quoted)?,
-        None => plain_identifier(text)?,
+    let (name, rest) = if let Some(quoted) = text.strip_prefix('"') {
+        quoted_identifier(quoted)?
+    } else if let Some(escaped) = text.strip_prefix("U&\"").or(text.strip_prefix("u&\"")) {
+        let (escaped, rest) = quoted_identifier(escaped)?;
+        (unescaped(&escaped).ok_or("it has an invalid Unicode escape")?, rest)
+    } else {
+        plain_identifier(text)?
     };
     if name.len() > IDENTIFIER_BYTES_MAX {
         return Err("an identifier has 63 bytes at most");
@@ -117,6 +148,30 @@ fn quoted_identifier(text: &str) -> Result<(String, &str), &'static str> {
     }
 }
 
+/// The text of `U&"…"`: `\XXXX`, `\+XXXXXX` and `\\` are characters.
+fn unescaped(text: &str) -> Option<String> {
+    let mut name = String::new();
+    let mut rest = text;
+    while let Some((before, escape)) = rest.split_once('\\') {
+        name.push_str(before);
+        let (digits, after) = match escape.strip_prefix('+') {
+            Some(long) => long.split_at_checked(6)?,
+            None if escape.starts_with('\\') => {
+                name.push('\\');
+                rest = &escape[1..];
+                continue;
+            }
+            None => escape.split_at_checked(4)?,
+        };
+        let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let code = u32::from_str_radix(digits, 16).ok().filter(|code| is_hex && *code > 0)?;
+        name.push(char::from_u32(code)?);
+        rest = after;
+    }
+    name.push_str(rest);
+    Some(name)
+}
+
 fn plain_identifier(text: &str) -> Result<(String, &str), &'static str> {
     let letter = |sign: char| sign.is_ascii_alphabetic() || sign == '_' || !sign.is_ascii();
     let inner = |sign: char| letter(sign) || sign.is_ascii_digit() || sign == '$';
@@ -130,18 +185,35 @@ fn plain_identifier(text: &str) -> Result<(String, &str), &'static str> {
     }
 }
 
+/// Whether SQL reads the name without quotes as it is.
+fn is_plain(name: &str) -> bool {
+    name.starts_with(|sign: char| sign.is_ascii_lowercase() || sign == '_')
+        && name.bytes().all(|sign| matches!(sign, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+        && !RESERVED.contains(&format!(" {name} "))
+}
+
 /// An identifier that is printed with quotes if SQL needs them.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = self.0.starts_with(|sign: char| sign.is_ascii_lowercase() || sign == '_')
-            && self.0.bytes().all(|sign| matches!(sign, b'a'..=b'z' | b'0'..=b'9' | b'_'));
-        if plain && !RESERVED.contains(&format!(" {} ", self.0)) {
-            f.write_str(self.0)
-        } else {
-            write!(f, "\"{}\"", self.0.replace('"', "\"\""))
+        if is_plain(self.0) {
+            return f.write_str(self.0);
         }
+        if self.0.chars().all(is_harmless) {
+            return write!(f, "\"{}\"", self.0.replace('"', "\"\""));
+        }
+        f.write_str("U&\"")?;
+        for sign in self.0.chars() {
+            match (sign, u32::from(sign)) {
+                ('"', _) => f.write_str("\"\"")?,
+                ('\\', _) => f.write_str("\\\\")?,
+                _ if is_harmless(sign) => f.write_char(sign)?,
+                (_, code @ ..=0xffff) => write!(f, "\\{code:04X}")?,
+                (_, code) => write!(f, "\\+{code:06X}")?,
+            }
+        }
+        f.write_char('"')
     }
 }
 
@@ -190,10 +262,24 @@ mod tests {
         assert_eq!(table("1st", "a b").to_string(), "\"1st\".\"a b\"");
     }
 
+    #[test]
+    fn a_name_is_printed_on_one_line_whatever_it_has() {
+        let name = table("a\nb", "x\"\\\u{1b}[2K\u{e0041}");
+        let text = r#"U&"a\000Ab".U&"x""\\\001B[2K\+0E0041""#;
+        assert_eq!(name.to_string(), text);
+        assert_eq!(text.parse(), Ok(name.clone()));
+        assert_eq!(name.regclass_text(), "\"a\nb\".\"x\"\"\\\u{1b}[2K\u{e0041}\"");
+        for wrong in ["U&\"\\00\"", "U&\"\\zzzz\"", "U&\"\\D800\"", "U&\"\\+00000", "U&\"\\0000\""]
+        {
+            assert!(wrong.parse::<TableName>().is_err(), "{wrong}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_printed_name_is_parsed_to_the_same_value(schema in "[^\0]{1,15}", name in "[a-zA-Z\"._ 0-9]{1,63}") {
             let table = table(&schema, &name);
+            prop_assert!(table.to_string().chars().all(is_harmless));
             prop_assert_eq!(table.to_string().parse(), Ok(table));
         }
 

@@ -1,14 +1,13 @@
 //! Checks the outbox's columns: those that an event needs, their types, and whether they may be
 //! NULL.
 
-use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::{Client, Row};
 
 use super::findings::{Finding, Findings, Level};
 use super::publication::relist;
 use crate::assembly;
 use crate::config::Config;
-use crate::outbox::{Role, TableName};
+use crate::outbox::{Role, TableName, identifier_in_quotes};
 use crate::record::Profile;
 use crate::source::{self, SourceConfig};
 
@@ -195,7 +194,7 @@ impl Looked<'_> {
             _ => "pg_catalog.text NOT NULL",
         };
         let Self { table, .. } = self;
-        let column = escape_identifier(name.unwrap_or(part));
+        let column = identifier_in_quotes(name.unwrap_or(part));
         let text = format!("{table} has no column for `{part}`: {column} is missing");
         Finding::error((SUBJECT, "column_missing"), text)
             .why(format!(
@@ -207,7 +206,7 @@ impl Looked<'_> {
 
     fn missing_placed(&self, name: &str) -> Finding {
         let Self { table, .. } = self;
-        let column = escape_identifier(name);
+        let column = identifier_in_quotes(name);
         Finding::error((SUBJECT, "column_missing"), format!("{table} has no column {column}"))
             .why("record.topic, record.key or record.place names this column")
             .sql(format!("ALTER TABLE {table} ADD COLUMN {column} pg_catalog.text;"))
@@ -216,9 +215,9 @@ impl Looked<'_> {
     /// A column that exists but is not sent.
     fn unsent(&self, column: &Column) -> Option<Finding> {
         let Self { table, .. } = self;
-        let name = escape_identifier(&column.name);
+        let name = identifier_in_quotes(&column.name);
         if column.unsent == Some(Unsent::LeftOut) {
-            let quoted = escape_identifier(&self.source.publication);
+            let quoted = identifier_in_quotes(&self.source.publication);
             let text =
                 format!("the column list of publication {quoted} omits column {name} of {table}");
             let finding = Finding::error((SUBJECT, "column_left_out"), text)
@@ -238,7 +237,7 @@ impl Looked<'_> {
 
     fn of_type(&self, column: &Column, role: Role) -> Option<Finding> {
         let Self { table, .. } = self;
-        let name = escape_identifier(&column.name);
+        let name = identifier_in_quotes(&column.name);
         let finding = |code, text| Finding::error((SUBJECT, code), text);
         if column.kind.is_domain && column.kind.name == "bytea" {
             let text = format!("the type of column {name} of {table} is a domain over bytea");
@@ -317,7 +316,7 @@ impl Looked<'_> {
             _ => return None,
         };
         let Self { table, .. } = self;
-        let name = escape_identifier(&column.name);
+        let name = identifier_in_quotes(&column.name);
         column.nullable.then(|| {
             Finding::warning(
                 (SUBJECT, "column_nullable"),
@@ -340,7 +339,7 @@ impl Looked<'_> {
                 continue;
             }
             told.push(&column.name);
-            let name = escape_identifier(&column.name);
+            let name = identifier_in_quotes(&column.name);
             let text = format!("column {name} of {table} may be NULL and has a DEFAULT");
             findings.add(
                 Finding::warning((SUBJECT, "column_default"), text)

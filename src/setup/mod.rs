@@ -6,8 +6,7 @@ mod partition_by;
 mod sql;
 mod state_topic;
 
-pub(crate) use apply::InitError;
-pub(crate) use apply::apply;
+pub(crate) use apply::{InitError, Step, apply};
 pub(crate) use managed_service::Hosting;
 pub(crate) use partition_by::PartitionBy;
 pub(crate) use sql::{InitPlan, Stage};

@@ -230,7 +230,7 @@ impl InitPlan {
     }
 
     fn schema(&self, table: &TableName) -> String {
-        let literal = escape_literal(&table.to_string()).trim_start().to_owned();
+        let literal = escape_literal(&table.regclass_text()).trim_start().to_owned();
         let mut places = vec![
             (format!("'{DEFAULT_TABLE}'"), literal),
             (DEFAULT_TABLE.to_owned(), table.to_string()),
@@ -253,7 +253,7 @@ impl InitPlan {
     }
 
     fn publish_function(&self, table: &TableName) -> String {
-        let literal = escape_literal(&table.to_string()).trim_start().to_owned();
+        let literal = escape_literal(&table.regclass_text()).trim_start().to_owned();
         let mut places = vec![(format!("'{DEFAULT_TABLE}'"), literal)];
         places.push((DEFAULT_TABLE.to_owned(), table.to_string()));
         let columns = self.columns();

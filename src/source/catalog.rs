@@ -14,7 +14,7 @@ use super::membership::{membership, sends};
 use super::slot_error::SlotError;
 use super::types;
 use crate::lsn::Lsn;
-use crate::outbox::{FoundTable, TableName};
+use crate::outbox::{FoundTable, TableName, identifier_in_quotes};
 use crate::pgoutput::{Column, Relation};
 
 /// The server and the slot, as the catalogs show them.
@@ -408,7 +408,7 @@ async fn published_table(
     }
     if let Some(column) = rows.iter().find(|column| column.is_domain_over_bytea) {
         // The stream names only the domain, so a `bytea` value would be mistaken for its hex text.
-        let column = escape_identifier(&column.column.name);
+        let column = identifier_in_quotes(&column.column.name);
         return Err(SourceError::Setup(format!(
             "column {column} of table {table} is of a domain over bytea, which walpost cannot tell \
              from text: ALTER TABLE {table} ALTER {column} TYPE bytea"

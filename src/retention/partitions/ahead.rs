@@ -194,7 +194,7 @@ fn require_attached(table: &PartitionedTable, name: &TableName) -> String {
         "NOT EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = {}
                         AND inhrelid = pg_catalog.to_regclass({})::pg_catalog.oid)",
         table.oid,
-        escape_literal(&name.to_string()),
+        escape_literal(&name.regclass_text()),
     );
     raise_if(&is_not, IS_ANOTHER)
 }

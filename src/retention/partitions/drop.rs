@@ -17,13 +17,14 @@
 
 use std::time::{Duration, Instant};
 
-use postgres_protocol::escape::{escape_identifier, escape_literal};
+use postgres_protocol::escape::escape_literal;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::tree::{Kind, LOWER, Partition, PartitionedTable, UPPER};
 use super::{IS_ANOTHER, raise_if};
 use crate::excerpt::excerpt;
+use crate::outbox::identifier_in_quotes;
 use crate::retention::batch::FROZEN_LIMIT;
 use crate::retention::error::{PruneError, database, ends_session};
 use crate::retention::prune::{LOCK_ATTEMPTS, LOCK_PAUSE, Prune, Stopped, pages_of, pause};
@@ -164,9 +165,10 @@ impl Partition {
             Kind::Partitioned => Some(Left::Partitioned),
             Kind::Foreign => Some(Left::Foreign),
             Kind::Table if !self.is_readable || self.hides_rows => Some(Left::Unreadable),
-            Kind::Table => {
-                self.other_owner.as_deref().map(|owner| Left::OtherOwner(escape_identifier(owner)))
-            }
+            Kind::Table => self
+                .other_owner
+                .as_deref()
+                .map(|owner| Left::OtherOwner(identifier_in_quotes(owner))),
         }
     }
 }
@@ -312,8 +314,10 @@ impl Prune<'_> {
                     AND {LOWER} IS NOT DISTINCT FROM $4 AND {UPPER} IS NOT DISTINCT FROM $5)"
         );
         let Partition { name, oid, lower, upper, .. } = partition;
-        let row =
-            self.client.query_one(&sql, &[oid, &table.oid, &name.to_string(), lower, upper]).await;
+        let row = self
+            .client
+            .query_one(&sql, &[oid, &table.oid, &name.regclass_text(), lower, upper])
+            .await;
         let is_partition: bool = row.and_then(|row| row.try_get(0)).map_err(failed)?;
         Ok(if is_partition { Ok(()) } else { Err(Attempt::Done(Fate::Left(Left::Gone))) })
     }
@@ -397,7 +401,7 @@ impl Prune<'_> {
                     "EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = {})
                      OR pg_catalog.to_regclass({})::pg_catalog.oid IS DISTINCT FROM {}::pg_catalog.oid",
                     partition.oid,
-                    escape_literal(&table.name.to_string()),
+                    escape_literal(&table.name.regclass_text()),
                     table.oid
                 ),
                 IS_ANOTHER

@@ -112,7 +112,7 @@ pub(super) async fn exclude(
     let name = &default.name;
     let is_another = format!(
         "pg_catalog.to_regclass({})::pg_catalog.oid IS DISTINCT FROM {}::pg_catalog.oid",
-        escape_literal(&name.to_string()),
+        escape_literal(&name.regclass_text()),
         default.oid
     );
     let add = format!(

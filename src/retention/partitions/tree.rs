@@ -3,7 +3,7 @@
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, Row};
 
-use crate::outbox::TableName;
+use crate::outbox::{TableName, identifier_in_quotes};
 use crate::retention::error::{PruneError, database};
 use crate::retention::pruned_table::{PrunedTable, XID};
 
@@ -262,7 +262,7 @@ impl PartitionedTable {
     /// The rights that making and dropping partitions needs.
     pub(crate) fn require_owner(&self) -> Result<(), PruneError> {
         let Self { name, owner, .. } = self;
-        let owner = escape_identifier(owner);
+        let owner = identifier_in_quotes(owner);
         let default = self.default().filter(|default| default.other_owner.is_some());
         let problem = if !self.is_owned {
             format!(
@@ -274,7 +274,7 @@ impl PartitionedTable {
                 "this user may not give partitions to its owner: GRANT {owner} TO it WITH SET TRUE"
             )
         } else if !self.may_create {
-            let schema = escape_identifier(&name.schema);
+            let schema = identifier_in_quotes(&name.schema);
             format!(
                 "this user may not create partitions: GRANT CREATE ON SCHEMA {schema} TO {owner}"
             )
@@ -320,7 +320,7 @@ impl PartitionedTable {
         let failed = database(&self.name, "looking at the archive");
         let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_partition_tree($1::pg_catalog.oid::pg_catalog.regclass)
                                    WHERE relid = pg_catalog.to_regclass($2))";
-        let row = client.query_one(sql, &[&self.oid, &archive.to_string()]).await;
+        let row = client.query_one(sql, &[&self.oid, &archive.regclass_text()]).await;
         let is_within: bool = row.and_then(|row| row.try_get(0)).map_err(failed)?;
         if !is_within {
             return Ok(());
@@ -370,7 +370,7 @@ async fn is_in_partman(client: &Client, name: &TableName) -> Result<bool, PruneE
     };
     let (schema, is_readable): (String, bool) =
         (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);
-    let schema = escape_identifier(&schema);
+    let schema = identifier_in_quotes(&schema);
     if !is_readable {
         return Err(PruneError::Table {
             table: name.clone(),
@@ -381,7 +381,7 @@ async fn is_in_partman(client: &Client, name: &TableName) -> Result<bool, PruneE
         });
     }
     let plain = escape_literal(&format!("{}.{}", name.schema, name.name));
-    let quoted = escape_literal(&name.to_string());
+    let quoted = escape_literal(&name.regclass_text());
     let sql = format!(
         "SELECT EXISTS (SELECT FROM {schema}.part_config WHERE parent_table IN ({plain}, {quoted}))"
     );

@@ -44,6 +44,9 @@ async fn partitions_that_cannot_be_dropped_are_left_and_named() {
     let detach = "ALTER TABLE public.outbox DETACH PARTITION public.detaching CONCURRENTLY";
     other.batch_execute(detach).await.expect_err("it waits for the reader");
     reader.batch_execute("COMMIT").await.expect("it has read");
+    // A name that would be a line of its own, in a pipeline that drops what is named.
+    let renamed = "ALTER TABLE public.plain RENAME TO \"plain\nsafe to drop: public.log\"";
+    postgres.execute(renamed).await;
     let (code, said) = parts.prune(&[]).await;
     assert_eq!(code, Some(1), "{said}");
     for left in [
@@ -56,7 +59,8 @@ async fn partitions_that_cannot_be_dropped_are_left_and_named() {
         assert!(said.contains(&format!("public.{left}")), "{left} in {said}");
     }
     assert!(said.contains("view public.view depends on"), "{said}");
-    assert!(said.contains("public.plain: partition with 0 rows dropped"), "{said}");
+    let plain = "public.U&\"plain\\000Asafe to drop: public.log\": partition with 0 rows dropped";
+    assert!(said.lines().any(|line| line == plain), "{said}");
     assert_eq!(parts.count().await, 6, "{said}");
     assert!(!said.contains("partition made"), "the last one has no end: {said}");
     let rows = ["--delete-rows", "--include-before-slot"];
