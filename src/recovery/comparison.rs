@@ -227,10 +227,10 @@ impl Comparison {
             return Err(RecoveryError::NoTopic(topic.clone()));
         }
         note(&format!("reading {} records of these topics: {}", records.offsets, read.join(", ")));
-        let gaps = gaps(&records.topics, &topics, &mut list);
+        let mut lacking = gaps(&records.topics, &topics, &mut list);
         let mut ghosts = 0;
         let mut listed = HashSet::new();
-        records
+        let deleted = records
             .read(identified, async |published| {
                 let mut unknown = Vec::new();
                 for (id, content) in published {
@@ -275,8 +275,12 @@ impl Comparison {
                 Ok(())
             })
             .await?;
+        for (name, gap) in deleted {
+            list(Listed::Gap(format!("topic {name}: {gap}")));
+            lacking.extend(topics.iter().position(|topic| *topic == name));
+        }
         for (fate, topic) in fates.iter_mut().zip(of_topic) {
-            if *fate == Fate::Missing && gaps.contains(&usize::from(topic)) {
+            if *fate == Fate::Missing && lacking.contains(&usize::from(topic)) {
                 *fate = Fate::Undecided;
             }
         }

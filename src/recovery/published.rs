@@ -84,9 +84,18 @@ pub(crate) struct ReadTopic {
 }
 
 /// The first offset to read, and the end at the start.
+#[derive(Debug, Clone, Copy)]
 struct Range {
     from: i64,
     end: i64,
+}
+
+impl Range {
+    /// Whether offsets of it are gone from a partition with these watermarks: its retention has deleted
+    /// records, or the topic was made again.
+    fn is_gone(self, (first, end): (i64, i64)) -> bool {
+        first > self.from || end < self.end
+    }
 }
 
 /// By partition.
@@ -163,21 +172,46 @@ impl PublishedRecords {
         Ok(Self { kafka: kafka.clone(), ranges, topics: read, offsets })
     }
 
-    /// Calls `each` with what `choose` takes of the records of a topic, some at a time.
+    /// Calls `each` with what `choose` takes of the records of a topic, some at a time. Returns the topics
+    /// of which records may have been deleted meanwhile, with the reason.
     pub(super) async fn read<T>(
         self,
         choose: impl Fn(PublishedEvent) -> Option<T>,
         mut each: impl AsyncFnMut(Vec<T>) -> Result<(), RecoveryError>,
-    ) -> Result<(), RecoveryError> {
+    ) -> Result<Vec<(String, String)>, RecoveryError> {
+        crate::crash_points::point!("records_counted");
+        let mut gaps = Vec::new();
         for (topic, ranges) in self.ranges {
+            let all: Vec<_> = ranges.iter().map(|(number, range)| (*number, *range)).collect();
             // One for each: the end of a partition is reported without its topic.
             let consumer = consumer(&self.kafka, "read_committed")?;
             let read = read_topic(&consumer, &topic, ranges, &choose, &mut each).await;
+            // The consumer goes on at the first record that is left, and reports nothing.
+            let is_gone = read.and_then(|()| is_gone(&consumer, &topic, &all));
             crate::sink::drop_on_threads([consumer]);
-            read?;
+            if is_gone? {
+                let why = "records were deleted while it was read".to_owned();
+                gaps.push((topic, why));
+            }
         }
-        Ok(())
+        Ok(gaps)
     }
+}
+
+/// Whether offsets of these ranges are gone.
+fn is_gone(
+    consumer: &StreamConsumer<Callbacks>,
+    topic: &str,
+    ranges: &[(i32, Range)],
+) -> Result<bool, RecoveryError> {
+    for (partition, range) in ranges {
+        let found = consumer.fetch_watermarks(topic, *partition, REQUEST_TIMEOUT);
+        let found = found.map_err(|error| failed(topic, "its offsets cannot be read", &error))?;
+        if range.is_gone(found) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The event in a record, or in a dead letter.
@@ -319,4 +353,19 @@ async fn compacted(
     asked
         .await
         .map_err(|error| RecoveryError::Kafka { topic: String::new(), why: error.to_string() })?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Range;
+
+    #[test]
+    fn records_that_were_deleted_before_they_could_be_read_are_noticed() {
+        let range = Range { from: 10, end: 20 };
+        for (first, end, is_gone) in
+            [(0, 20, false), (10, 25, false), (11, 25, true), (20, 20, true), (0, 19, true)]
+        {
+            assert_eq!(range.is_gone((first, end)), is_gone, "{first}..{end}");
+        }
+    }
 }

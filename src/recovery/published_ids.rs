@@ -25,9 +25,12 @@ pub(crate) async fn ids_at(
         return Err(RecoveryError::NoTopic(topic.name.clone()).into());
     }
     note(&format!("reading {} records of {}", records.offsets, topics.join(", ")));
+    let lacking = |topic: &str, gap: &str| {
+        format!("topic {topic}: {gap}; the events of these records are not found")
+    };
     for (topic, gap) in records.topics.iter().filter_map(|one| Some((&one.name, one.gap.as_ref()?)))
     {
-        note(&format!("topic {topic}: {gap}; the events of these records are not found"));
+        note(&lacking(topic, gap));
     }
     let mut found: BTreeMap<EventPosition, Vec<String>> = BTreeMap::new();
     let mut without_id = 0;
@@ -35,7 +38,7 @@ pub(crate) async fn ids_at(
     let choose = |event: PublishedEvent| {
         event.position.filter(in_range).map(|position| (position, event.id))
     };
-    records
+    let gaps = records
         .read(choose, async |chosen| {
             for (position, id) in chosen {
                 match id.and_then(|id| String::from_utf8(id).ok()) {
@@ -46,6 +49,7 @@ pub(crate) async fn ids_at(
             Ok(())
         })
         .await?;
+    gaps.iter().for_each(|(topic, gap)| note(&lacking(topic, gap)));
     if without_id > 0 {
         return Err(RowReplayError::PositionsWithoutIds(without_id));
     }

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::util::Timeout;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Stop, eventually};
@@ -422,4 +424,60 @@ async fn records_behind_an_open_transaction_count() {
     let (code, said) = ended(&recover).await;
     let report = recover.stdout().join("\n");
     assert_eq!((code, counted(&report, "in Kafka")), (Some(0), 40), "{report}\n{said}");
+}
+
+/// Retention deletes records while they are read: whether their events are in Kafka cannot be told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_whose_records_are_deleted_meanwhile_are_not_taken_for_missing() {
+    let lost = Lost::new("exactly-once").await;
+    let postgres = &lost.fixture.postgres;
+    postgres.execute(&insert(40, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    postgres.execute(DROP).await;
+    postgres.execute(&insert(5, 5)).await;
+    lost.fixture.init(&[]).await;
+    let recover = lost.fixture.command("recover").args(lost.arguments()).args(["--all", "--apply"]);
+    let recover = recover.args(["--order-by", "n"]);
+    let recover = recover.env("FAILPOINTS", "records_counted=sleep(8000)").start();
+    // It has judged then which records there are, and pauses before it reads them.
+    recover.await_line("records of these topics", LONG_TIMEOUT).await;
+    let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
+        .set("bootstrap.servers", Kafka::shared().await.bootstrap())
+        .create()
+        .expect("a client");
+    let records = lost.fixture.records().await;
+    let mut before = TopicPartitionList::new();
+    for record in &records {
+        let all = before.find_partition(&record.topic, record.partition).is_none();
+        if all {
+            before
+                .add_partition_offset(&record.topic, record.partition, Offset::End)
+                .expect("a partition");
+        }
+    }
+    admin.delete_records(&before, &AdminOptions::new()).await.expect("deleted");
+    let (code, said) = ended(&recover).await;
+    let said = format!("{}\n{said}", recover.stdout().join("\n"));
+    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(1), 0), "{said}");
+    assert_eq!(counted(&said, "cannot be told"), 45, "{said}");
+    assert!(said.contains("records were deleted while it was read"), "{said}");
+    assert!(lost.fixture.records().await.is_empty(), "nothing is published again");
+}
+
+/// The page on security revokes the function from everybody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn role_that_may_not_write_messages_can_recover() {
+    let mut lost = Lost::new("at-least-once").await;
+    let postgres = &lost.fixture.postgres;
+    postgres.execute(&insert(4, 5)).await;
+    lost.run_until_there_is_a_bookmark().await;
+    let revoke = "CREATE ROLE operator LOGIN REPLICATION; GRANT SELECT ON public.outbox TO operator;
+                  REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) FROM PUBLIC";
+    postgres.execute(revoke).await;
+    lost.fixture.source = lost.fixture.postgres.url_for("operator");
+    // WAL that no commit flushes.
+    let unflushed = "SELECT pg_logical_emit_message(false, '', 'x')";
+    lost.fixture.postgres.execute(unflushed).await;
+    let (code, said) = lost.recover(&[]).await;
+    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(0), 0), "{said}");
 }
