@@ -19,7 +19,6 @@ use crate::retention::{
     unless_locked,
 };
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
-use crate::state::unix_ms;
 
 /// For the session.
 const NAME: &str = "walpost prune";
@@ -47,7 +46,7 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
                 PruneError::Standby
                 | PruneError::State { .. }
                 | PruneError::Unproved(_)
-                | PruneError::Skips
+                | PruneError::Skips(_)
                 | PruneError::InUse { .. }
                 | PruneError::Changed { .. }
                 | PruneError::Kept { .. }
@@ -65,7 +64,7 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     }
     let topic = config.delivery.state_topic.as_deref().ok_or(PruneError::NoStateTopic)?;
     if config.poison.include(Policy::Skip) && !arguments.include_skipped {
-        return Err(PruneError::Skips);
+        return Err(PruneError::Skips(config.source.slot.clone()));
     }
     let setup = |error: String| SourceError::Setup(error);
     let environment = Environment::of_process();
@@ -154,15 +153,18 @@ async fn read(
             if let Some(archive) = &arguments.archive_to {
                 check_archive(client, &table, archive).await?;
             }
+            let warnings = table.warnings(client, arguments.archive_to.as_ref()).await?;
             let parts = if table.is_partitioned {
                 Some(prune_partitions::read(client, &table, arguments, before).await?)
             } else {
                 None
             };
-            Ok((table, parts))
+            Ok((table, parts, warnings))
         };
         // A signal ends the program here.
-        if let Some((table, parts)) = unless_locked(&AtomicBool::new(false), read).await? {
+        let read = unless_locked(&AtomicBool::new(false), read).await?;
+        if let Some((table, parts, warnings)) = read {
+            warnings.iter().for_each(|warning| complain(warning));
             tables.push(table);
             partitioned.extend(parts);
         } else {
@@ -230,9 +232,9 @@ async fn time_before(client: &SqlClient, ago: Duration) -> Result<String, Source
 }
 
 fn announce(proof: &Proof, before: &str) {
-    let ago = unix_ms().saturating_sub(proof.at_ms) / 1000;
     print(&format!(
-        "rows that were written before {before}, and were delivered according to the state topic {ago} s ago\n"
+        "rows that were written before {before}, by transactions up to {} at most: those are delivered\n",
+        proof.below.saturating_sub(1)
     ));
     if let Some((slot, confirmed, is_lost)) = &proof.held_by {
         let is_lost = if *is_lost { " is lost, and" } else { "" };

@@ -413,6 +413,12 @@ fn bookmark(history: &History<'_>) -> Result<Bookmark, RecoveryError> {
     }
     let fork = history.fork();
     let holds = |bookmark: &&Bookmark| fork.is_none_or(|fork| bookmark.lsn <= fork);
+    // A server that was started since may be a restored one, as far as its slot does not tell.
+    let positions = history.positions;
+    let is_restarted = state.server_started != history.snapshot.identity.postmaster_start;
+    let kept = positions.has_slot() && is_restarted && fork.is_none();
+    let kept = if kept { positions.slot() } else { Lsn::new(u64::MAX) };
+    let delivered = delivered.clone().of_restarted(kept, history.snapshot.xmax);
     let newest = delivered.bookmarks.iter().find(holds).copied();
     newest.ok_or_else(|| none("the state topic has no bookmark that holds on this server"))
 }

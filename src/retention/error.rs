@@ -41,11 +41,12 @@ pub(crate) enum PruneError {
     Unproved(Unproved),
     /// Skipped events have no record.
     #[error(
-        "events may have been skipped, by a policy (poison.*) or by `walpost skip`, and their rows are all \
-         that is left of them: `walpost prune` cannot tell them from others. Keep the rows, or delete them \
-         too with --include-skipped"
+        "events may have been skipped by the walpost of replication slot \"{0}\", by a policy (poison.*) or by \
+         `walpost skip`, and their rows are all that is left of them: `walpost prune` cannot tell them from \
+         others. Keep the rows, or delete them too with --include-skipped; a slot of another table can be \
+         named with --ignore-slot"
     )]
-    Skips,
+    Skips(String),
     /// A table lacks something.
     #[error("{table}: {problem}")]
     Table {
@@ -198,9 +199,9 @@ pub(crate) enum Unproved {
     )]
     OtherHistory { acked: Lsn, end: Lsn },
     #[error(
-        "`walpost run` has not noted yet which rows are delivered: it does within some minutes"
+        "`walpost run` has not noted yet which rows are its own: it does when it writes its next position"
     )]
-    NoBookmark,
+    NotNoted,
     #[error(
         "replication slot \"{slot}\" has not confirmed as much ({confirmed}): its consumer is behind, or \
          gone. If that slot need not see the rows, name it with --ignore-slot, or drop it"

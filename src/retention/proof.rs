@@ -1,18 +1,19 @@
 //! Which rows are proved to be delivered.
 //!
-//! A bookmark of the state topic says that every row of a transaction below it is delivered, of those
-//! from a transaction on (`state::delivered`). It holds for the history and the tables that the state
-//! is about:
+//! Each slot of the server tells up to which transaction its consumer has confirmed everything
+//! (`source::confirmed_slots`), and the state topic from which transaction on that consumer was walpost.
+//! Rows in between are delivered, for the history and the tables that the state is about:
 //!
 //! - The server runs since `walpost run` has compared its history with the state. A restored server was
 //!   started since.
 //! - The timeline is the one from which was published last.
 //! - The slot has confirmed no more than the state has: otherwise it is another one, or was advanced.
-//! - Every logical slot of the database has confirmed the bookmark's position: other consumers may need
-//!   the rows too, in particular those of a slot that is lost.
+//! - Every logical slot of the database has confirmed the transaction: other consumers may need the rows
+//!   too, in particular those of a slot that is lost.
 //! - The brokers are those to which `walpost run` publishes, by the cluster's id.
 //! - Publication and configuration of the outbox are those of the state. Rows of a table that was added
 //!   may have been written before, and a publication that was changed may not have sent them.
+//! - No walpost with its position in that topic may have skipped events.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ use super::error::{PruneError, Unproved};
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::sink::KafkaConfig;
-use crate::source::{self, ConfirmedSlots, SourceConfig, SqlClient};
-use crate::state::{Delivered, Newest, State, StateFailure, StateKey, read_newest};
+use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SqlClient};
+use crate::state::{Newest, State, StateFailure, StateKey, read_newest};
 
 /// Whose rows.
 #[derive(Clone)]
@@ -50,13 +51,15 @@ pub(crate) struct Proof {
     pub(super) before_slot_too: bool,
     /// The time of `from`, in milliseconds since 1970.
     pub(super) from_ms: u64,
-    pub(super) below: u64,
-    /// When that was noted, in milliseconds since 1970.
-    pub(crate) at_ms: u64,
+    pub(crate) below: u64,
     /// The slot that keeps newer rows from being deleted, what it has confirmed, and whether it is
     /// lost.
     pub(crate) held_by: Option<(String, Lsn, bool)>,
 }
+
+/// How far another slot may be behind, in bytes of WAL, before it is named: its consumer confirms a
+/// little later, or earlier, than walpost.
+const BEHIND: u64 = 16 << 20;
 
 impl Proof {
     /// Reads it from server and brokers, with the published tables. Changes nothing, and does not disturb
@@ -91,11 +94,21 @@ impl Proof {
         let state = match read.map_err(failed)? {
             Newest::NoTopic => Err(Unproved::NoTopic(topic)),
             Newest::NoRecord => Err(Unproved::NoPosition { topic }),
-            Newest::Record { state, cluster } => require_cluster(topic, state, cluster),
+            Newest::Record { state, cluster, others } => {
+                require_cluster(topic, state, cluster).map(|state| (state, others))
+            }
         };
-        let state = state.map_err(PruneError::Unproved)?;
-        if (state.skips || !state.skipped.is_empty()) && !wanted.skipped_too {
-            return Err(PruneError::Skips);
+        let (state, others) = state.map_err(PruneError::Unproved)?;
+        // Those of other walposts count as long as they have a slot whose consumer needs the rows.
+        let needed = |other: &str| {
+            names().any(|name| name == other) && !wanted.ignored.iter().any(|name| name == other)
+        };
+        let others = others.iter().filter(|(other, _)| needed(other));
+        let mut all = others.map(|(other, state)| (other, state)).chain([(slot, &state)]);
+        if let Some((slot, _)) = all.find(|(_, state)| state.skips || !state.skipped.is_empty())
+            && !wanted.skipped_too
+        {
+            return Err(PruneError::Skips(slot.clone()));
         }
         // After the state, which may be newer than what was read before it.
         server.end = ConfirmedSlots::end(client).await?;
@@ -145,51 +158,46 @@ fn proof(
     if state.server_started != server.server_started {
         return Err(Unproved::NotCompared);
     }
-    let own = own.confirmed.unwrap_or_default();
-    if own > state.acked_upto {
-        return Err(Unproved::SlotAhead { confirmed: own, acked: state.acked_upto });
+    let own_confirmed = own.confirmed.unwrap_or_default();
+    if own_confirmed > state.acked_upto {
+        return Err(Unproved::SlotAhead { confirmed: own_confirmed, acked: state.acked_upto });
     }
     if state.layout != layout {
         return Err(Unproved::OtherLayout);
     }
-    let delivered = state.delivered.as_ref().ok_or(Unproved::NoBookmark)?;
-    let newest = delivered.bookmarks.first().ok_or(Unproved::NoBookmark)?;
+    let delivered = state.delivered.as_ref().ok_or(Unproved::NotNoted)?;
     // Lost ones too: their consumers may have to get what they missed from the rows.
-    let counted =
-        server.slots.iter().filter(|found| found.name == slot || !ignored.contains(&found.name));
-    // While it is created, a slot has confirmed nothing.
-    let last = counted
-        .map(|found| (found.confirmed.unwrap_or_default(), &found.name, found.is_lost))
-        .min()
-        .ok_or(Unproved::NoBookmark)?;
-    let (confirmed, name, is_lost) = (last.0, last.1.clone(), last.2);
-    let Delivered { from, from_ms, ref bookmarks } = *delivered;
-    let found = bookmarks.iter().find(|bookmark| bookmark.lsn <= confirmed);
-    let held_back = |slot| {
-        if is_lost {
+    let others = server.slots.iter().filter(|one| one.name != slot && !ignored.contains(&one.name));
+    let last = others.min_by_key(|other| other.below).filter(|other| other.below < own.below);
+    let below = last.map_or(own.below, |other| other.below);
+    if let Some(ConfirmedSlot { name, confirmed, is_lost, .. }) = last
+        && below <= delivered.from
+    {
+        let (slot, confirmed) = (name.clone(), confirmed.unwrap_or_default());
+        return Err(if *is_lost {
             Unproved::HeldBackByLost { slot, confirmed }
         } else {
             Unproved::HeldBack { slot, confirmed }
-        }
-    };
-    let found = found.ok_or_else(|| held_back(name.clone()))?;
-    let held_by = (found != newest).then_some((name, confirmed, is_lost));
-    let (below, at_ms) = (found.below, found.at_ms);
-    Ok(Proof { from, before_slot_too: false, from_ms, below, at_ms, held_by })
+        });
+    }
+    let held_by = last.and_then(|other| {
+        let confirmed = other.confirmed.unwrap_or_default();
+        let is_behind = own_confirmed.bytes_since(confirmed) >= BEHIND;
+        let is_named = other.is_lost || !other.is_active || is_behind;
+        is_named.then(|| (other.name.clone(), confirmed, other.is_lost))
+    });
+    let (from, from_ms) = (delivered.from, delivered.from_ms);
+    Ok(Proof { from, before_slot_too: false, from_ms, below, held_by })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::ConfirmedSlot;
-    use crate::state::Bookmark;
+    use crate::state::Delivered;
 
-    fn slot(name: &str, confirmed: u64) -> ConfirmedSlot {
-        ConfirmedSlot {
-            name: name.to_owned(),
-            confirmed: (confirmed > 0).then(|| Lsn::new(confirmed)),
-            is_lost: false,
-        }
+    fn slot(name: &str, below: u64) -> ConfirmedSlot {
+        let confirmed = (below > 0).then(|| Lsn::new(below));
+        ConfirmedSlot { name: name.to_owned(), confirmed, below, is_lost: false, is_active: true }
     }
 
     fn server(slots: Vec<ConfirmedSlot>) -> ConfirmedSlots {
@@ -204,7 +212,6 @@ mod tests {
     }
 
     fn state() -> State {
-        let bookmark = |at: u64| Bookmark { below: at, lsn: Lsn::new(at), at_ms: at };
         State {
             generation: 1,
             timeline: 2,
@@ -213,11 +220,7 @@ mod tests {
             last: None,
             partial: None,
             skipped: Vec::new(),
-            delivered: Some(Delivered {
-                from: 10,
-                from_ms: 11,
-                bookmarks: vec![bookmark(800), bookmark(500), bookmark(100)],
-            }),
+            delivered: Some(Delivered::new(10, 11)),
             rows: None,
             rows_upto: Lsn::ZERO,
             server_started: 5,
@@ -232,31 +235,58 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_bookmark_counts_that_every_slot_has_confirmed() {
+    fn rows_count_that_every_slot_has_confirmed() {
         let held = |slot: &str, confirmed| {
             Err(Unproved::HeldBack { slot: slot.to_owned(), confirmed: Lsn::new(confirmed) })
         };
         for (own, other, expected) in [
-            (900, 900, Ok(800)),
+            (900, 900, Ok(900)),
             (800, 900, Ok(800)),
-            (799, 900, Ok(500)),
-            (900, 499, Ok(100)),
-            (99, 900, held("own", 99)),
+            (900, 800, Ok(800)),
+            (900, 11, Ok(11)),
+            (900, 10, held("other", 10)),
             (900, 0, held("other", 0)),
+            // Nothing was written since.
+            (10, 10, Ok(10)),
+            (9, 10, Ok(9)),
         ] {
             let server = server(vec![slot("other", other), slot("own", own)]);
             assert_eq!(below(&server, &state(), &[]), expected, "{own} {other}");
         }
         let server = server(vec![slot("other", 1), slot("own", 900)]);
-        assert_eq!(below(&server, &state(), &["other".to_owned()]), Ok(800));
+        assert_eq!(below(&server, &state(), &["other".to_owned()]), Ok(900));
         // A lost one keeps rows too.
         let mut lost = server.clone();
         lost.slots[0].is_lost = true;
         let by_lost = Unproved::HeldBackByLost { slot: "other".to_owned(), confirmed: Lsn::new(1) };
         assert_eq!(below(&lost, &state(), &[]), Err(by_lost));
-        assert_eq!(below(&lost, &state(), &["other".to_owned()]), Ok(800));
+        assert_eq!(below(&lost, &state(), &["other".to_owned()]), Ok(900));
         // walpost's own counts in any case.
-        assert_eq!(below(&server, &state(), &["own".to_owned(), "other".to_owned()]), Ok(800));
+        assert_eq!(below(&server, &state(), &["own".to_owned(), "other".to_owned()]), Ok(900));
+    }
+
+    #[test]
+    fn a_slot_is_named_whose_consumer_is_gone_or_far_behind() {
+        let own = || ConfirmedSlot { confirmed: Some(Lsn::new(BEHIND + 900)), ..slot("own", 900) };
+        let state = State { acked_upto: Lsn::new(BEHIND + 900), ..state() };
+        let other = |confirmed| ConfirmedSlot {
+            confirmed: Some(Lsn::new(confirmed)),
+            ..slot("other", 800)
+        };
+        for (other, is_named) in [
+            (other(BEHIND), false),
+            (other(900), true),
+            (ConfirmedSlot { is_active: false, ..other(BEHIND) }, true),
+            (ConfirmedSlot { is_lost: true, ..other(BEHIND) }, true),
+            (ConfirmedSlot { is_active: false, ..slot("other", 900) }, false),
+        ] {
+            let confirmed = other.confirmed.unwrap_or_default();
+            let expected = is_named.then(|| ("other".to_owned(), confirmed, other.is_lost));
+            let end = Lsn::new(2 * BEHIND);
+            let server = ConfirmedSlots { end, ..server(vec![other, own()]) };
+            let found = proof(&server, &state, "own", ("l", &[])).map(|proof| proof.held_by);
+            assert_eq!(found, Ok(expected), "{server:?}");
+        }
     }
 
     #[test]
@@ -273,7 +303,7 @@ mod tests {
     fn a_server_that_may_have_another_history_proves_nothing() {
         let own = || vec![slot("own", 900)];
         let proved = below(&server(own()), &state(), &[]);
-        assert_eq!(proved, Ok(800));
+        assert_eq!(proved, Ok(900));
         let cases = [
             (server(Vec::new()), state(), Unproved::NoSlot("own".to_owned())),
             (ConfirmedSlots { server_started: 6, ..server(own()) }, state(), Unproved::NotCompared),
@@ -293,7 +323,7 @@ mod tests {
                 state(),
                 Unproved::OtherHistory { acked: Lsn::new(900), end: Lsn::new(899) },
             ),
-            (server(own()), State { delivered: None, ..state() }, Unproved::NoBookmark),
+            (server(own()), State { delivered: None, ..state() }, Unproved::NotNoted),
         ];
         for (server, state, why) in cases {
             assert_eq!(below(&server, &state, &[]), Err(why));

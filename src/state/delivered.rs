@@ -1,5 +1,5 @@
-//! Which rows are delivered, told by the transaction ids in their `xmin`: for what looks at the table
-//! and not at the stream.
+//! Which rows are delivered, told by the transaction ids in their `xmin`: for `walpost recover`, which
+//! may have no slot that tells.
 //!
 //! A **bookmark** is taken in one query: the oldest transaction id that is still running
 //! (`pg_snapshot_xmin`), then the WAL's insert position. Every transaction with a lower id has ended,
@@ -11,7 +11,8 @@
 //! under ids of their own until they end. It needs no clock.
 //!
 //! A bookmark whose position is not acknowledged yet is of no use for another session: after a crash
-//! the server may give ids again that it had not written down.
+//! the server may give ids again that it had not written down. Nor is one of a history that the server
+//! has lost: after a restore, ids and positions are given again, to other rows.
 
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,15 @@ impl Delivered {
     pub fn is_due(&self, now_ms: u64) -> bool {
         let is_old = |newest: &Bookmark| now_ms.saturating_sub(newest.at_ms) >= spacing_ms();
         self.bookmarks.first().is_none_or(is_old)
+    }
+
+    /// Removes the bookmarks that a restored server may have lost. Those up to `kept` stay: the slot,
+    /// which was restored with it, has confirmed that position. So do those of transactions that the
+    /// server has begun, whose ids are lower than `xmax`.
+    #[must_use]
+    pub fn of_restarted(mut self, kept: Lsn, xmax: u64) -> Self {
+        self.bookmarks.retain(|bookmark| bookmark.lsn <= kept && bookmark.below <= xmax);
+        self
     }
 
     /// Adds the newest bookmark, of which everything is acknowledged.
@@ -127,6 +137,22 @@ mod tests {
             assert!(ages.last().is_some_and(|oldest| *oldest * 3 + 2 >= kept), "{ages:?}");
         }
         assert!(!delivered.is_due(100_000 * 60_000 - 1) && delivered.is_due(100_000 * 60_000));
+    }
+
+    #[test]
+    fn bookmarks_of_a_history_that_may_be_lost_are_removed() {
+        let mut delivered = Delivered::new(3, 4);
+        [10, 20, 30].into_iter().for_each(|minute| delivered.add(bookmark(minute)));
+        for (kept, xmax, left) in [
+            (30, 30, vec![30, 20, 10]),
+            (29, 30, vec![20, 10]),
+            (u64::MAX, 20, vec![20, 10]),
+            (9, u64::MAX, vec![]),
+        ] {
+            let found = delivered.clone().of_restarted(Lsn::new(kept), xmax);
+            let found: Vec<_> = found.bookmarks.iter().map(|one| one.below).collect();
+            assert_eq!(found, left, "{kept} {xmax}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //!    that a former instance has committed: its transactions ended before the claim began. The end
 //!    of the partition would not do: another key's open transaction can hide what follows it.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -370,8 +371,14 @@ pub(crate) enum Newest {
     NoTopic,
     /// It has no record of the key.
     NoRecord,
-    /// Its newest record, and the id of the cluster, if the brokers report one.
-    Record { state: State, cluster: Option<String> },
+    /// Its newest record.
+    Record {
+        state: State,
+        /// The id of the cluster, if the brokers report one.
+        cluster: Option<String>,
+        /// The slots of the other walposts of the same database, with their newest records.
+        others: Vec<(String, State)>,
+    },
 }
 
 /// The newest committed record of `key`, without a claim: its writer goes on, and may have written a
@@ -392,30 +399,48 @@ pub(crate) fn read_newest(
     from.add_partition_offset(topic, PARTITION, Offset::Beginning)
         .and_then(|()| consumer.assign(&from))
         .map_err(failed)?;
-    let record_key = key.record_key();
     let mut deadline = Instant::now() + STEP_TIMEOUT;
-    let mut found = None;
+    let mut found = BTreeMap::new();
     while Instant::now() < deadline {
         let message = match consumer.poll(POLL_TIMEOUT) {
             None => continue,
             // Or at what follows a transaction that is still open.
             Some(Err(KafkaError::PartitionEOF(_))) => {
-                return Ok(match state_of(found, topic)? {
-                    None => Newest::NoRecord,
-                    Some(state) => {
-                        let cluster = consumer.client().fetch_cluster_id(STEP_TIMEOUT);
-                        Newest::Record { state, cluster }
-                    }
-                });
+                let own = found.remove(key.record_key().as_bytes());
+                let Some(state) = state_of(own, topic)? else { return Ok(Newest::NoRecord) };
+                let cluster = consumer.client().fetch_cluster_id(STEP_TIMEOUT);
+                let others = others_of(key, found, topic)?;
+                return Ok(Newest::Record { state, cluster, others });
             }
             Some(message) => message.map_err(failed)?,
         };
         deadline = Instant::now() + STEP_TIMEOUT;
-        if message.key() == Some(record_key.as_bytes()) {
-            found = message.payload().map(<[u8]>::to_vec);
+        match (message.key(), message.payload()) {
+            (Some(key), Some(json)) => drop(found.insert(key.to_vec(), json.to_vec())),
+            (Some(key), None) => drop(found.remove(key)),
+            (None, _) => {}
         }
     }
     Err(unread(topic))
+}
+
+/// The records of the other slots of the database of `key`.
+fn others_of(
+    key: &StateKey,
+    found: BTreeMap<Vec<u8>, Vec<u8>>,
+    topic: &str,
+) -> Result<Vec<(String, State)>, StateFailure> {
+    let mut others = Vec::new();
+    for (other, json) in found {
+        let Some(other) = StateKey::of_record_key(&other) else { continue };
+        if (&other.system_identifier, other.database_oid)
+            == (&key.system_identifier, key.database_oid)
+            && other.slot != key.slot
+        {
+            others.extend(state_of(Some(json), topic)?.map(|state| (other.slot, state)));
+        }
+    }
+    Ok(others)
 }
 
 fn state_of(json: Option<Vec<u8>>, topic: &str) -> Result<Option<State>, StateFailure> {

@@ -30,6 +30,14 @@ impl StateKey {
         serde_json::json!(["state", self.names()]).to_string()
     }
 
+    /// The key that [`StateKey::record_key`] has written, if it is one.
+    pub(super) fn of_record_key(json: &[u8]) -> Option<Self> {
+        let (kind, names): (String, (String, String, u32, String)) =
+            serde_json::from_slice(json).ok()?;
+        let (delivery_id, system_identifier, database_oid, slot) = names;
+        (kind == "state").then_some(Self { delivery_id, system_identifier, database_oid, slot })
+    }
+
     /// The key of the record that an opening writes, and must read back.
     pub(super) fn claim_key(&self) -> String {
         serde_json::json!(["claim", self.names()]).to_string()
@@ -338,6 +346,12 @@ mod tests {
         assert_ne!(one.record_key(), other.record_key());
         assert_ne!(one.record_key(), one.claim_key());
         assert_eq!(one.record_key(), r#"["state",["a","7",5,"b"]]"#);
+        for key in [&one, &other] {
+            assert_eq!(StateKey::of_record_key(key.record_key().as_bytes()).as_ref(), Some(key));
+        }
+        for none in [one.claim_key(), r#"["state",["a","7",5]]"#.to_owned(), String::new()] {
+            assert_eq!(StateKey::of_record_key(none.as_bytes()), None, "{none}");
+        }
         assert_eq!(one.transactional_id(), "a-7-5-b-state");
     }
 }

@@ -38,6 +38,8 @@ mod prune;
 #[cfg(feature = "crash-points")]
 mod prune_changes;
 #[cfg(feature = "crash-points")]
+mod prune_histories;
+#[cfg(feature = "crash-points")]
 mod prune_reports;
 mod records;
 #[cfg(feature = "crash-points")]

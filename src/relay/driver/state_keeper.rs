@@ -194,6 +194,8 @@ impl StateKeeper {
         let Horizon { xmin: below, xmax, lsn, at_ms: server_ms } = horizon;
         // This session sends what they commit.
         let delivered = state.delivered.get_or_insert_with(|| Delivered::new(xmax, server_ms));
+        // Those of a history that this server has lost.
+        delivered.bookmarks.retain(|bookmark| bookmark.below <= xmax);
         if self.pending.is_none() && delivered.is_due(at_ms) && below > delivered.from {
             self.pending = Some(Bookmark { below, lsn, at_ms });
         }

@@ -159,14 +159,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.log_agreement(&keeper.settings, acked);
         let is_new_layout = state.layout != layout;
         keeper.own = [Some(id(&state)), None];
+        // Otherwise rows may not have been published while they were written.
+        let delivered = state.delivered.filter(|_| state.layout == layout);
+        let is_restarted = state.server_started != session.identity().postmaster_start;
+        let kept = if is_restarted { session.start() } else { Lsn::new(u64::MAX) };
+        let delivered = delivered.map(|delivered| delivered.of_restarted(kept, u64::MAX));
         keeper.state = Some(State {
             generation: state.generation + 1,
             timeline: session.timeline(),
             server_started: session.identity().postmaster_start,
             skips: state.skips || keeper.settings.skips,
             cluster,
-            // Otherwise rows may not have been published while they were written.
-            delivered: state.delivered.filter(|_| state.layout == layout),
+            delivered,
             layout,
             ..state
         });
