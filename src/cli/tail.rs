@@ -133,7 +133,9 @@ async fn peek(
     let control = source::control(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
     let client = &control.client;
     let mut limit = Limit::new(&conninfo, &control);
-    let facts = limit.first(Facts::read(client, &source.slot)).await??;
+    let lifted = limit.first(source::lift_limits(client)).await?;
+    lifted.map_err(|error| SourceError::query("preparing the session", &error))?;
+    let facts = limit.on(Facts::read(client, &source.slot)).await??;
     let confirmed = facts.require_slot(&source.slot)?;
     let SourceConfig { publication, tables, typed, .. } = source;
     let published = source::published_tables(client, publication, tables, *typed);

@@ -18,6 +18,16 @@ pub(crate) const CONFIG_VARIABLE: &str = "WALPOST_CONFIG";
 const PREFIX: &str = "WALPOST_";
 const FILE_SUFFIX: &str = "_FILE";
 
+/// The variables of the process that can have secrets of walpost: no program that it starts gets them.
+pub(crate) fn secret_variables() -> impl Iterator<Item = OsString> {
+    let shared = Setting::ALL.into_iter().filter(|setting| setting.is_secret());
+    let shared: Vec<_> = shared.filter_map(Setting::ambient).chain(["PGPASSWORD"]).collect();
+    std::env::vars_os().map(|(name, _)| name).filter(move |name| {
+        let is_own = name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        is_own || shared.iter().any(|shared| name == shared)
+    })
+}
+
 /// Variables, and the directory for relative paths.
 #[derive(Clone, Default)]
 pub struct Environment {

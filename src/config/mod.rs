@@ -35,6 +35,7 @@ use crate::record::{TimestampSource, ValueFormat};
 
 pub use display::{DisplayValue, Displayed};
 pub use environment::Environment;
+pub(crate) use environment::secret_variables;
 pub use error::ConfigError;
 pub use kafka_properties::{KafkaProperties, rejection};
 pub use layer::Flags;

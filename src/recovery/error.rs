@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 use crate::assembly::AssemblyError;
 use crate::config::ConfigError;
 use crate::lsn::Lsn;
-use crate::outbox::TableName;
+use crate::outbox::{TableName, identifier_text};
 use crate::relay::RelayError;
 use crate::relay::core::Halt;
 use crate::setup::AdoptError;
@@ -83,6 +83,27 @@ pub(crate) enum RowReplayError {
         deleted: i64,
         /// Those that were inserted.
         inserted: i64,
+    },
+    /// The table is not the one that was looked at, or its columns are not.
+    #[error(
+        "{0} was dropped, renamed, replaced by another table, detached, or given other columns meanwhile: \
+         nothing more was changed. Run this again for the rest"
+    )]
+    Changed(TableName),
+    /// A value would have to be given a type of a third role.
+    #[error(
+        "column {} of {table} has a type of role {}, which is neither the table's owner nor a superuser: its \
+         code would run with the rights of this user. Leave out --mark or --new-ids, or give the type to the \
+         table's owner",
+        identifier_text(.column), identifier_text(.role)
+    )]
+    StrangeType {
+        /// The table.
+        table: TableName,
+        /// Its column.
+        column: String,
+        /// The owner of the type.
+        role: String,
     },
     /// Another replay works on the table.
     #[error("another `walpost replay` works on {0}: wait for its end")]

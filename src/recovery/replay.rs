@@ -14,7 +14,7 @@ use super::replay_sql::{Filter, Manner, Selection, Sql, count, insert, list};
 use super::replayed_table::{ReplayedTable, Wish};
 use crate::excerpt::excerpt;
 use crate::outbox::{ColumnNames, Needs, Role, TableName};
-use crate::source::said;
+use crate::source::{TableShape, lift_limits, said};
 
 /// Rows that one transaction inserts again. Few, so that other sessions wait for its locks only
 /// shortly.
@@ -78,7 +78,9 @@ impl Replay {
     ) -> Result<(Vec<Found>, usize), RowReplayError> {
         // Times are written as text and read again. Others wait behind a session that waits for a lock.
         let set = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET lock_timeout = '10s'";
-        client.batch_execute(set).await.map_err(database(None, "preparing the session"))?;
+        let preparing = database(None, "preparing the session");
+        lift_limits(client).await.map_err(&preparing)?;
+        client.batch_execute(set).await.map_err(&preparing)?;
         self.selection = resolved(client, &self.selection).await?;
         let mut all = Vec::with_capacity(tables.len());
         for name in tables {
@@ -184,7 +186,14 @@ impl Replay {
         let Found { table, .. } = found;
         let failed = database(Some(&table.name), "inserting the rows again");
         let sql = insert(table, &self.selection, &self.filter, self.manner, ids)?;
-        client.batch_execute("BEGIN").await.map_err(&failed)?;
+        let shape = TableShape::lock(client, &table.name, table.oid, "").await.map_err(&failed)?;
+        let is_same = shape.is_some_and(|shape| {
+            (shape.root, shape.columns) == (table.shape.root, table.shape.columns.clone())
+        });
+        if !is_same {
+            client.batch_execute("ROLLBACK").await.map_err(&failed)?;
+            return Err(RowReplayError::Changed(table.name.clone()));
+        }
         let counted = query(client, &sql)
             .await
             .and_then(|row| row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose());
@@ -254,11 +263,11 @@ async fn missing<'a>(
     let mut is_found = HashSet::new();
     for Found { table, .. } in all {
         let failed = database(Some(&table.name), "looking for the ids");
-        let (id, kind) = (table.id.quoted(), &table.id.kind);
         let sql = format!(
             "SELECT w.id FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w (id)
-              WHERE EXISTS (SELECT FROM {} AS o WHERE o.{id} = w.id::{kind})",
-            table.name
+              WHERE EXISTS (SELECT FROM {} AS o WHERE {})",
+            table.name,
+            table.id.is("w.id")
         );
         let rows = match client.query(&sql, &[&ids]).await {
             Err(error) if all.len() > 1 && is_no_such_id(&error) => continue,

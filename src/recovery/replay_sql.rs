@@ -108,9 +108,24 @@ fn condition(
             return Err(RowReplayError::NoColumn { table, what });
         };
         let value = sql.text(Some(value.clone()));
-        parts.push(format!("o.{}::pg_catalog.text = {value}", column.quoted()));
+        parts.push(format!("{} = {value}", column.text_form()));
     }
     Ok(parts.join(" AND "))
+}
+
+/// The ids with their places, each once, and the condition that a row `o` has the id `w.id`.
+fn wanted(table: &ReplayedTable, ids: Vec<String>, sql: &mut Sql) -> (String, String) {
+    let ids = sql.texts(ids);
+    // Two texts can be one value of a built-in type.
+    let value =
+        if table.id.is_built_in { format!("w.id::{}", table.id.kind) } else { "w.id".to_owned() };
+    let wanted = format!(
+        "(SELECT {value} AS id, pg_catalog.min(w.n) AS n
+            FROM pg_catalog.unnest({ids}) WITH ORDINALITY AS w (id, n) GROUP BY 1)"
+    );
+    let id = table.id.quoted();
+    let own = if table.id.is_built_in { format!("o.{id}") } else { table.id.text_form() };
+    (wanted, format!("{own} = w.id"))
 }
 
 /// What a query of the chosen rows begins with, from FROM on.
@@ -123,13 +138,9 @@ fn chosen(
     let name = &table.name;
     Ok(match selection {
         Selection::Ids(ids) | Selection::Published(ids) => {
-            let (ids, id, kind) = (sql.texts(ids.clone()), table.id.quoted(), &table.id.kind);
+            let (wanted, is_wanted) = wanted(table, ids.clone(), sql);
             let chosen = condition(table, selection, filter, sql)?;
-            format!(
-                "FROM (SELECT w.id::{kind} AS id, pg_catalog.min(w.n) AS n
-                         FROM pg_catalog.unnest({ids}) WITH ORDINALITY AS w (id, n) GROUP BY 1) AS w
-                 JOIN {name} AS o ON o.{id} = w.id WHERE {chosen}"
-            )
+            format!("FROM {wanted} AS w JOIN {name} AS o ON {is_wanted} WHERE {chosen}")
         }
         Selection::Times { .. } => {
             format!("FROM {name} AS o WHERE {}", condition(table, selection, filter, sql)?)
@@ -180,7 +191,8 @@ pub(super) fn list(
     let order = order.chain(time).chain([last]).collect::<Vec<_>>().join(", ");
     sql.text = format!(
         "DECLARE {cursor} NO SCROLL CURSOR WITH HOLD FOR
-         SELECT o.{id}::pg_catalog.text, {shown}::pg_catalog.text {chosen} ORDER BY {order}"
+         SELECT {}, {shown}::pg_catalog.text {chosen} ORDER BY {order}",
+        table.id.text_form()
     );
     Ok(sql)
 }
@@ -199,7 +211,13 @@ fn inserted(
     }
     for column in &table.columns {
         let name = column.quoted();
-        let value = if manner.new_ids && *column == table.id {
+        let is_marked = manner.mark && table.headers.as_ref() == Some(column);
+        let is_new = manner.new_ids && *column == table.id;
+        if let Some(role) = column.stranger.clone().filter(|_| is_marked || is_new) {
+            let (table, column) = (table.name.clone(), column.name.clone());
+            return Err(RowReplayError::StrangeType { table, column, role });
+        }
+        let value = if is_new {
             match column {
                 _ if column.has_default || column.is_identity => continue,
                 _ if column.kind == "uuid" => "pg_catalog.gen_random_uuid()".to_owned(),
@@ -207,9 +225,11 @@ fn inserted(
             }
         } else if manner.new_ids && column.is_identity {
             continue;
-        } else if manner.mark && table.headers.as_ref() == Some(column) {
-            let (json, kind) =
-                (format!("NULLIF(o.{name}::pg_catalog.text, '')::pg_catalog.jsonb"), &column.kind);
+        } else if is_marked && !column.is_built_in {
+            return Err(RowReplayError::NoHeaders(table.name.clone()));
+        } else if is_marked {
+            let text = column.text_form();
+            let (json, kind) = (format!("NULLIF({text}, '')::pg_catalog.jsonb"), &column.kind);
             // Anything else is undeliverable anyway.
             format!(
                 "CASE WHEN coalesce(pg_catalog.jsonb_typeof({json}), 'null') IN ('object', 'null')
@@ -238,24 +258,22 @@ pub(super) fn insert(
 ) -> Result<Sql, RowReplayError> {
     let mut sql = Sql::default();
     let (names, values) = inserted(table, manner)?;
-    let (wanted, id, kind, name) = (sql.texts(ids), table.id.quoted(), &table.id.kind, &table.name);
+    let (wanted, is_wanted) = wanted(table, ids, &mut sql);
+    let name = &table.name;
     // An update may have changed it meanwhile.
     let chosen = condition(table, selection, filter, &mut sql)?;
     let taken = if manner.new_ids {
         format!(
-            "SELECT o.*, w.n AS {ORDER} FROM {name} AS o, wanted AS w
-              WHERE o.{id} = w.id AND {chosen}"
+            "SELECT o.*, w.n AS {ORDER} FROM {name} AS o, wanted AS w WHERE {is_wanted} AND {chosen}"
         )
     } else {
         format!(
-            "DELETE FROM {name} AS o USING wanted AS w WHERE o.{id} = w.id AND {chosen}
+            "DELETE FROM {name} AS o USING wanted AS w WHERE {is_wanted} AND {chosen}
              RETURNING o.*, w.n AS {ORDER}"
         )
     };
     sql.text = format!(
-        "WITH wanted AS (
-             SELECT w.id::{kind} AS id, pg_catalog.min(w.n) AS n
-               FROM pg_catalog.unnest({wanted}) WITH ORDINALITY AS w (id, n) GROUP BY 1),
+        "WITH wanted AS {wanted},
          taken AS ({taken}),
          added AS (
              INSERT INTO {name} ({names}) OVERRIDING SYSTEM VALUE
@@ -271,6 +289,7 @@ pub(super) fn insert(
 mod tests {
     use super::*;
     use crate::outbox::TableName;
+    use crate::source::TableShape;
 
     fn table() -> ReplayedTable {
         let column = |name| Column::named(name, "text");
@@ -278,6 +297,7 @@ mod tests {
         ReplayedTable {
             name: TableName { schema: "public".into(), name: "outbox".into() },
             oid: 7,
+            shape: TableShape { file: None, root: None, names: Vec::new(), columns: None },
             columns: vec![Column::named("id", "uuid"), column("Key"), time.clone(), column("h")],
             id: Column::named("id", "uuid"),
             time: Some(time),
@@ -307,9 +327,9 @@ mod tests {
         let sql = list(&table(), &TIMES, &filter, "c").expect("a statement");
         let text = words(&sql);
         for part in [
-            r#"SELECT o."id"::pg_catalog.text, o."at"::pg_catalog.text FROM public.outbox AS o"#,
+            r#"THEN pg_catalog.format('%s', o."id") END, o."at"::pg_catalog.text FROM public.outbox AS o"#,
             r#"o."at" >= $1::pg_catalog.text::pg_catalog.timestamptz"#,
-            r#"o."Key"::pg_catalog.text = $3::pg_catalog.text"#,
+            r#"THEN pg_catalog.format('%s', o."Key") END = $3::pg_catalog.text"#,
             r#"ORDER BY o."at" NULLS FIRST, o."id""#,
         ] {
             assert!(text.contains(part), "{part}\n{text}");
@@ -350,6 +370,38 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
+    }
+
+    #[test]
+    fn no_cast_or_check_of_a_type_of_others_is_used() {
+        let mut table = table();
+        let foreign = |column: &mut Column| {
+            column.kind = "shop.kind".into();
+            column.is_built_in = false;
+        };
+        table.columns.iter_mut().for_each(foreign);
+        table.headers.iter_mut().for_each(foreign);
+        table.aggregate_id.iter_mut().for_each(foreign);
+        foreign(&mut table.id);
+        let filter = Filter { aggregate_id: Some("k".into()), ..Filter::default() };
+        let ids = || vec!["a".to_owned()];
+        for statement in [
+            list(&table, &Selection::Ids(ids()), &filter, "c"),
+            count(&table, &Selection::Ids(ids()), &filter),
+            insert(&table, &TIMES, &filter, AS_BEFORE, ids()),
+        ] {
+            let text = words(&statement.expect("a statement"));
+            assert!(!text.contains("shop.kind"), "{text}");
+            assert!(!text.contains(r#"o."id"::"#) && !text.contains(r#"o."Key"::"#), "{text}");
+        }
+        let mark = Manner { new_ids: false, mark: true };
+        assert!(matches!(inserting(&table, mark), Err(RowReplayError::NoHeaders(_))));
+        // A domain of a third role over a built-in type.
+        let mut domain = super::tests::table();
+        domain.columns[3].stranger = Some("mallory".into());
+        domain.headers = Some(domain.columns[3].clone());
+        assert!(inserting(&domain, AS_BEFORE).is_ok());
+        assert!(matches!(inserting(&domain, mark), Err(RowReplayError::StrangeType { .. })));
     }
 
     #[test]

@@ -4,29 +4,30 @@ use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::{Client, Row};
 
 use super::error::{RowReplayError, database};
-use crate::outbox::{ColumnNames, Role, TableName};
-use crate::source::TIME_COLUMN;
+use crate::outbox::{ColumnNames, Role, TableName, identifier_text};
+use crate::source::{COLUMN_TYPE, OwnersCode, RowEvents, TIME_COLUMN, TableShape, in_text_form};
 
 const TABLE: &str = "
     SELECT c.oid, c.relkind = 'p', pg_catalog.row_security_active(c.oid),
            EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
            pg_catalog.has_table_privilege(c.oid, 'INSERT'),
-           pg_catalog.has_table_privilege(c.oid, 'DELETE'),
-           r.rolsuper AND r.oid <> c.relowner
+           pg_catalog.has_table_privilege(c.oid, 'DELETE')
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-      JOIN pg_catalog.pg_roles r ON r.rolname = current_user
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
        AND c.relkind IN ('r', 'p')";
 
 /// The type modifier is given, since a type's name without one can mean another length:
-/// `character` is one character, and `bpchar` any number.
+/// `character` is one character, and `bpchar` any number. The type is that behind domains, whose checks
+/// are code of their owners.
 const COLUMNS: &str = "
-    SELECT a.attname::pg_catalog.text, pg_catalog.format_type(a.atttypid, -1),
+    SELECT a.attname::pg_catalog.text, coalesce(pg_catalog.format_type(type.oid, -1), ''),
            a.attgenerated <> '', a.attidentity <> '', a.atthasdef,
            EXISTS (SELECT FROM pg_catalog.pg_index i
-                    WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum)
-      FROM pg_catalog.pg_attribute a
+                    WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum),
+           type.is_built_in, type.stranger
+      FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+     CROSS JOIN {TYPE} AS type (oid, is_built_in, stranger)
      WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attnum";
 
@@ -42,21 +43,17 @@ const FOREIGN_KEY: &str = "
        AND (confrelid = $1 OR confrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1)))
      ORDER BY 1 LIMIT 1";
 
-/// Triggers that fire for a deleted or inserted row, or for such a statement (`TRIGGER_TYPE_INSERT`
-/// and `TRIGGER_TYPE_DELETE`).
-const TRIGGERS: &str = "
-    SELECT DISTINCT tgname::pg_catalog.text FROM pg_catalog.pg_trigger
-     WHERE (tgrelid = $1 OR tgrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1)))
-       AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 12 <> 0
-     ORDER BY 1";
-
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 pub(super) struct Column {
     pub(super) name: String,
-    /// Its type, as SQL writes it.
+    /// Its type behind domains, as SQL writes it.
     pub(super) kind: String,
+    /// Whether that type is built in: casts of others can be functions of their owners.
+    pub(super) is_built_in: bool,
+    /// The owner of its type or domain, if that is neither the table's owner nor this user.
+    pub(super) stranger: Option<String>,
     is_generated: bool,
     pub(super) is_identity: bool,
     pub(super) has_default: bool,
@@ -68,6 +65,8 @@ pub(super) struct Column {
 pub(super) struct ReplayedTable {
     pub(super) name: TableName,
     pub(super) oid: u32,
+    /// What it is, to be compared before each transaction.
+    pub(super) shape: TableShape,
     /// All that an INSERT may name.
     pub(super) columns: Vec<Column>,
     pub(super) id: Column,
@@ -101,12 +100,30 @@ impl Column {
             is_identity: row.try_get(3)?,
             has_default: row.try_get(4)?,
             is_indexed: row.try_get(5)?,
+            is_built_in: row.try_get(6)?,
+            stranger: row.try_get(7)?,
         })
     }
 
     /// Its name in SQL.
     pub(super) fn quoted(&self) -> String {
         escape_identifier(&self.name)
+    }
+
+    /// The condition that its value in the row `o` is `text`, which is an expression. Only a built-in type
+    /// reads the text.
+    pub(super) fn is(&self, text: &str) -> String {
+        let value = format!("o.{}", self.quoted());
+        if self.is_built_in {
+            format!("{value} = {text}::{}", self.kind)
+        } else {
+            format!("{} = {text}", in_text_form(&value))
+        }
+    }
+
+    /// Its value in the row `o`, as the output plugin sends it.
+    pub(super) fn text_form(&self) -> String {
+        in_text_form(&format!("o.{}", self.quoted()))
     }
 
     /// Whether its times have no zone, and so are UTC.
@@ -124,7 +141,17 @@ impl Column {
     pub(super) fn named(name: &str, kind: &str) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());
         let (is_generated, is_identity, has_default, is_indexed) = (false, false, false, true);
-        Self { name, kind, is_generated, is_identity, has_default, is_indexed }
+        let (is_built_in, stranger) = (true, None);
+        Self {
+            name,
+            kind,
+            is_built_in,
+            stranger,
+            is_generated,
+            is_identity,
+            has_default,
+            is_indexed,
+        }
     }
 }
 
@@ -155,28 +182,21 @@ impl ReplayedTable {
             let (by, action) = (row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?);
             return Err(RowReplayError::Referenced { table: name.clone(), by, action });
         }
-        let rows = client.query(COLUMNS, &[&oid]).await.map_err(failed)?;
+        // Before the columns: what changes in between is noticed.
+        let shape = TableShape::read(client, name, oid).await.map_err(failed)?;
+        let shape = shape.ok_or_else(|| RowReplayError::Changed(name.clone()))?;
+        let rows = client.query(&COLUMNS.replace("{TYPE}", COLUMN_TYPE), &[&oid]).await;
+        let rows = rows.map_err(failed)?;
         let columns = rows.iter().map(Column::of).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        let rows = client.query(TRIGGERS, &[&oid]).await.map_err(failed)?;
-        let triggers: Result<Vec<String>, _> = rows.iter().map(|row| row.try_get(0)).collect();
-        let triggers = triggers.map_err(failed)?;
-        let mut table = Self::of(name, oid, columns, wish)?;
-        for trigger in &triggers {
-            table.warnings.push(format!(
-                "{name}: trigger {trigger} fires, with search_path = pg_catalog, pg_temp"
-            ));
-        }
-        if fact(6)? && !triggers.is_empty() {
-            table.warnings.push(format!(
-                "{name}: its triggers run with the rights of this superuser; connect as its owner"
-            ));
-        }
+        let events = if wish.deletes { RowEvents::Both } else { RowEvents::Insert };
+        let code = OwnersCode::read(client, name, events).await.map_err(failed)?;
+        let mut table = Self::of((name, oid, shape), columns, wish)?;
+        table.warnings.extend(code.triggers.into_iter().chain(code.warning));
         Ok(table)
     }
 
     fn of(
-        name: &TableName,
-        oid: u32,
+        (name, oid, shape): (&TableName, u32, TableShape),
         columns: Vec<Column>,
         wish: Wish<'_>,
     ) -> Result<Self, RowReplayError> {
@@ -204,10 +224,10 @@ impl ReplayedTable {
         let [headers, aggregate_type, aggregate_id] =
             [Role::Headers, Role::AggregateType, Role::AggregateId].map(of_role);
         let mut warnings = Vec::new();
-        if !id.is_indexed {
+        if !id.is_indexed || !id.is_built_in {
             warnings.push(format!(
                 "{name}: no index begins with {}: every 1,000 events read the whole table",
-                id.name
+                identifier_text(&id.name)
             ));
         }
         let columns = columns.into_iter().filter(|column| !column.is_generated).collect();
@@ -215,6 +235,7 @@ impl ReplayedTable {
         Ok(Self {
             name,
             oid,
+            shape,
             columns,
             id,
             time,

@@ -14,6 +14,7 @@ use tokio_postgres::Client;
 
 use super::error::{PruneError, database};
 use super::pruned_table::{PrunedTable, listed};
+use crate::config::secret_variables;
 use crate::excerpt::excerpt;
 use crate::outbox::TableName;
 use crate::source::SqlClient;
@@ -29,10 +30,6 @@ pub(crate) enum Archive<'a> {
 
 /// What `lines` does.
 pub(super) const READING: &str = "reading rows";
-
-/// A row `o` in JSON, whatever columns it has: `o` alone would be one of that name. Its values of type
-/// `json` may have line breaks, which can only be between tokens.
-pub(super) const JSON: &str = "pg_catalog.row_to_json(o.*)::pg_catalog.text";
 
 /// What is wrong with a relation as the archive of the table `$3`: whether it is a table, this user
 /// reaches it, and all of it survives a crash; then columns that are missing, generated, of another
@@ -206,10 +203,11 @@ pub(super) async fn lines(
 ) -> Result<Lines, PruneError> {
     let failed = database(&table.name, READING);
     let sql = format!(
-        "SELECT pg_catalog.replace(pg_catalog.replace({JSON}, E'\\n', ' '), E'\\r', ' '),
+        "SELECT pg_catalog.replace(pg_catalog.replace({}, E'\\n', ' '), E'\\r', ' '),
                 o.ctid::pg_catalog.text,
                 pg_catalog.pg_relation_filenode(o.tableoid::pg_catalog.regclass)
            FROM ONLY {} AS o WHERE {condition}",
+        table.json(),
         table.name
     );
     // They are no more than were chosen by their size.
@@ -238,8 +236,12 @@ pub(super) async fn pipe(
     let (mut rest, input) =
         std::io::pipe().map_err(|error| failed(format!("has no input: {error}")))?;
     let read = rest.try_clone().map_err(|error| failed(format!("has no input: {error}")))?;
+    let mut shell = Command::new("/bin/sh");
+    for name in secret_variables() {
+        shell.env_remove(name);
+    }
     // Ends with this process: the rows are still in the table, and a later run starts it again.
-    let child = Command::new("/bin/sh")
+    let child = shell
         .args(["-c", command])
         .env("WALPOST_TABLE", table.name.to_string())
         .stdin(Stdio::from(read))

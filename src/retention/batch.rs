@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
-use super::archive::{self, Archive, JSON, READING};
+use super::archive::{self, Archive, READING};
 use super::error::{PruneError, database};
 use super::proof::Proof;
 use super::pruned_table::PrunedTable;
-use crate::source::SqlClient;
+use crate::source::{SqlClient, TableShape};
 
 /// What `begin_batch` does.
 const LOCKING: &str = "locking the table";
@@ -30,27 +30,6 @@ pub(super) const FROZEN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Bytes of the lines that a command gets at once, and of one more row.
 const LINES_BYTES: u64 = 32 << 20;
-
-/// Whether the name `$1` means the table `$2`; its file, the uppermost table that it is a partition of,
-/// and its columns: names, and what else they are told by.
-const IDENTITY: &str = "
-    SELECT coalesce(pg_catalog.to_regclass($1)::pg_catalog.oid = $2, false),
-           pg_catalog.pg_relation_filenode($2::pg_catalog.oid::pg_catalog.regclass),
-           pg_catalog.pg_partition_root($2::pg_catalog.oid::pg_catalog.regclass)::pg_catalog.oid,
-           ARRAY(SELECT attname::pg_catalog.text FROM pg_catalog.pg_attribute
-                  WHERE attrelid = $2 AND attnum > 0 AND NOT attisdropped),
-           (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', attnum, atttypid, atttypmod, attname), ', '
-                                         ORDER BY attnum)
-              FROM pg_catalog.pg_attribute WHERE attrelid = $2 AND attnum > 0 AND NOT attisdropped)";
-
-/// What a table is while it is locked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Locked {
-    /// Another one once the table was rewritten.
-    file: Option<u32>,
-    /// Numbers, types and names.
-    columns: Option<String>,
-}
 
 /// A `ctid`: the page, and the number in it, which begins with 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -196,43 +175,23 @@ impl Batches<'_> {
     }
 
     /// Begins a transaction, and locks the table against other changes than those of rows.
-    async fn begin_batch(&self, table: &PrunedTable) -> Result<Locked, PruneError> {
-        let name = &table.name;
-        let failed = database(name, LOCKING);
-        // Each statement sees what was committed before it began.
-        let sql = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
-             SET LOCAL idle_in_transaction_session_timeout = {};
-             LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE",
-            FROZEN_LIMIT.as_millis(),
-        );
-        match self.client.batch_execute(&sql).await {
-            Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
-                return Err(table.replaced());
-            }
-            done => done.map_err(&failed)?,
-        }
-        let row = self.client.query_one(IDENTITY, &[&name.to_string(), &table.oid]).await;
-        let row = row.map_err(&failed)?;
-        let is_same: bool = row.try_get(0).map_err(&failed)?;
-        if !is_same {
-            return Err(table.replaced());
-        }
+    async fn begin_batch(&self, table: &PrunedTable) -> Result<TableShape, PruneError> {
+        let limit = FROZEN_LIMIT.as_millis();
+        let settings = format!("SET LOCAL idle_in_transaction_session_timeout = {limit};");
+        let shape = TableShape::lock(self.client, &table.name, table.oid, &settings).await;
+        let shape = shape.map_err(database(&table.name, LOCKING))?;
+        let shape = shape.ok_or_else(|| table.replaced())?;
         // Operators detach partitions to keep them.
-        if row.try_get::<_, Option<u32>>(2).map_err(&failed)? != table.root {
+        if shape.root != table.root {
             return Err(table.changed("detached, or attached to another table,"));
         }
         // A partition may have them in another order.
-        let columns: Vec<String> = row.try_get(3).map_err(&failed)?;
-        if columns.len() != table.columns.len()
-            || !columns.iter().all(|column| table.columns.contains(column))
+        if shape.names.len() != table.columns.len()
+            || !shape.names.iter().all(|column| table.columns.contains(column))
         {
             return Err(table.changed("given other columns"));
         }
-        Ok(Locked {
-            file: row.try_get(1).map_err(&failed)?,
-            columns: row.try_get(4).map_err(&failed)?,
-        })
+        Ok(shape)
     }
 
     /// The condition that a row `o` is one of `rows`, which is an array of `ctid`, and may be deleted.
@@ -257,9 +216,10 @@ impl Batches<'_> {
                 "SELECT line.ctid
                    FROM (SELECT o.ctid, o.bytes,
                                 pg_catalog.sum(o.bytes) OVER (ORDER BY o.ctid ROWS UNBOUNDED PRECEDING) AS total
-                           FROM (SELECT o.ctid, pg_catalog.octet_length({JSON}) AS bytes FROM ONLY {name} AS o
+                           FROM (SELECT o.ctid, pg_catalog.octet_length({}) AS bytes FROM ONLY {name} AS o
                                   WHERE o.ctid = ANY (ARRAY(SELECT ctid FROM first)) OFFSET 0) AS o) AS line
-                  WHERE line.total - line.bytes < {LINES_BYTES}"
+                  WHERE line.total - line.bytes < {LINES_BYTES}",
+                table.json()
             ),
             _ => "SELECT ctid FROM first".to_owned(),
         };

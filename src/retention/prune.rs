@@ -14,7 +14,7 @@ use super::error::{PruneError, database};
 use super::proof::Proof;
 use super::pruned_table::PrunedTable;
 use crate::outbox::TableName;
-use crate::source::SqlClient;
+use crate::source::{SqlClient, lift_limits};
 
 /// Those of the role are not for this: a table is read as a whole, and pauses may be long.
 ///
@@ -29,10 +29,7 @@ const SETTINGS: &str = "
     SELECT pg_catalog.set_config('lock_timeout',
                least(1000, greatest(1, setting::pg_catalog.int8 / 2))::pg_catalog.text, false)
       FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout';
-    SELECT pg_catalog.set_config(name, '0', false)
-      FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout';
-    SET tcp_user_timeout = '5s'; SET idle_in_transaction_session_timeout = 0;
-    SET statement_timeout = 0; SET idle_session_timeout = 0; SET default_transaction_read_only = off;
+    SET tcp_user_timeout = '5s'; SET default_transaction_read_only = off;
     SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
     SET extra_float_digits = 1; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET xmlbinary = 'base64'";
 
@@ -270,7 +267,7 @@ impl<'a> Prune<'a> {
     /// What can keep rows of a table.
     async fn keepers(&self, table: &PrunedTable) -> Result<Option<String>, PruneError> {
         let failed = database(&table.name, "looking for triggers");
-        let row = self.client.query_one(KEEPERS, &[&table.name.to_string()]).await;
+        let row = self.client.query_one(KEEPERS, &[&table.name.regclass_text()]).await;
         row.and_then(|row| row.try_get(0)).map_err(failed)
     }
 
@@ -308,6 +305,7 @@ impl<'a> Prune<'a> {
 
 /// Prepares a session, before anything is asked that can wait for a lock.
 pub(crate) async fn prepare(client: &Client) -> Result<(), tokio_postgres::Error> {
+    lift_limits(client).await?;
     client.batch_execute(SETTINGS).await
 }
 
@@ -385,7 +383,7 @@ pub(super) async fn pages_of(client: &Client, table: &TableName) -> Result<u64, 
     let failed = database(table, "asking for its size");
     let sql = "SELECT pg_catalog.pg_relation_size(pg_catalog.to_regclass($1))
                       / pg_catalog.current_setting('block_size')::pg_catalog.int8";
-    let row = client.query_one(sql, &[&table.to_string()]).await.map_err(&failed)?;
+    let row = client.query_one(sql, &[&table.regclass_text()]).await.map_err(&failed)?;
     // It may be dropped meanwhile.
     let pages: Option<i64> = row.try_get(0).map_err(&failed)?;
     Ok(pages.and_then(|pages| u64::try_from(pages).ok()).unwrap_or_default())

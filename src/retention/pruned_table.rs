@@ -8,8 +8,10 @@ use tokio_postgres::error::SqlState;
 
 use super::error::{PruneError, database};
 use super::proof::Proof;
-use crate::outbox::{ColumnNames, Role, TableName};
-use crate::source::{TIME_COLUMN, in_utc, row_filter};
+use crate::outbox::{ColumnNames, Role, TableName, identifier_in_quotes};
+use crate::source::{
+    COLUMN_TYPE, OwnersCode, RowEvents, TIME_COLUMN, in_text_form, in_utc, row_filter,
+};
 
 const TABLE: &str = "
     SELECT c.oid, c.relkind::pg_catalog.text,
@@ -23,12 +25,13 @@ const TABLE: &str = "
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
 
-/// Columns, and whether they have times, with or without a zone; also as a domain.
+/// Columns: whether they have times, with or without a zone, and whether their types are built in; also
+/// as domains.
 const COLUMNS: &str = "
-    SELECT a.attname::pg_catalog.text, type.oid IN (1114, 1184), type.oid = 1114
-      FROM pg_catalog.pg_attribute a
-      JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-     CROSS JOIN LATERAL (SELECT CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END AS oid) AS type
+    SELECT a.attname::pg_catalog.text, coalesce(type.oid IN (1114, 1184), false),
+           coalesce(type.oid = 1114, false), type.is_built_in
+      FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+     CROSS JOIN {TYPE} AS type (oid, is_built_in, stranger)
      WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
 /// A time after all others, in milliseconds since 1970: in the year 5138.
@@ -46,6 +49,8 @@ pub(crate) struct PrunedTable {
     /// The uppermost table that it is a partition of; itself, if it has partitions.
     pub(super) root: Option<u32>,
     pub(super) columns: Vec<String>,
+    /// The columns whose types are not built in.
+    foreign: Vec<String>,
     /// The time at which a row was written, with its zone.
     written: String,
     /// Whether that is without a zone: local times seem to be later than they are, or earlier.
@@ -126,7 +131,7 @@ impl PrunedTable {
         let version: i32 = row.try_get(5).map_err(&failed)?;
         let is_partitioned = kind == "p";
         if !row.try_get::<_, bool>(7).map_err(&failed)? {
-            let schema = escape_identifier(&name.schema);
+            let schema = identifier_in_quotes(&name.schema);
             return Err(problem(format!(
                 "this user may not use its schema: GRANT USAGE ON SCHEMA {schema} TO it"
             )));
@@ -146,13 +151,18 @@ impl PrunedTable {
                     .to_owned(),
             ));
         }
-        let rows = client.query(COLUMNS, &[&oid]).await.map_err(&failed)?;
-        let rows = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
-        let columns: Vec<(String, bool, bool)> =
+        let rows = client.query(&COLUMNS.replace("{TYPE}", COLUMN_TYPE), &[&oid]).await;
+        let rows = rows.map_err(&failed)?;
+        let rows = rows
+            .iter()
+            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)));
+        let columns: Vec<(String, bool, bool, bool)> =
             rows.collect::<Result<_, tokio_postgres::Error>>().map_err(&failed)?;
+        let foreign = columns.iter().filter(|(.., is_built_in)| !is_built_in);
+        let foreign = foreign.map(|(column, ..)| column.clone()).collect();
         let time = |wanted: &str| {
             let found = columns.iter().find(|(column, is_time, ..)| column == wanted && *is_time);
-            found.map(|(column, _, is_without_zone)| {
+            found.map(|(column, _, is_without_zone, _)| {
                 (in_utc(column, *is_without_zone), *is_without_zone)
             })
         };
@@ -172,6 +182,7 @@ impl PrunedTable {
             oid,
             root: row.try_get(6).map_err(&failed)?,
             columns: columns.into_iter().map(|(column, ..)| column).collect(),
+            foreign,
             written,
             is_without_zone,
             filter: filter.unwrap_or_else(|| "true".to_owned()),
@@ -180,9 +191,46 @@ impl PrunedTable {
         })
     }
 
+    /// Code that runs with the rights of this superuser when rows are deleted, or moved to the archive,
+    /// a line each.
+    pub(crate) async fn warnings(
+        &self,
+        client: &Client,
+        archive: Option<&TableName>,
+    ) -> Result<Vec<String>, PruneError> {
+        let mut lines = Vec::new();
+        let deleted = Some((&self.name, RowEvents::Delete));
+        for (name, events) in
+            deleted.into_iter().chain(archive.map(|name| (name, RowEvents::Insert)))
+        {
+            let code = OwnersCode::read(client, name, events).await;
+            let code = code.map_err(database(name, "looking for triggers"))?;
+            if let Some(warning) = code.warning {
+                lines.extend(code.triggers.into_iter().chain([warning]));
+            }
+        }
+        Ok(lines)
+    }
+
     /// A partition of it, which that transaction attached.
     pub(super) fn partition(&self, (name, oid): (TableName, u32), attached: u64) -> Self {
         Self { name, oid, is_partitioned: false, attached, ..self.clone() }
+    }
+
+    /// A row `o` in JSON. Its values of type `json` may have line breaks, which can only be between tokens.
+    ///
+    /// Values of types that are not built in are their texts: `row_to_json` would call a cast of the
+    /// type's owner.
+    pub(super) fn json(&self) -> String {
+        let value = |column: &String| {
+            let name = escape_identifier(column);
+            let value = format!("o.{name}");
+            let is_foreign = self.foreign.contains(column);
+            format!("{} AS {name}", if is_foreign { in_text_form(&value) } else { value })
+        };
+        let values: Vec<_> = self.columns.iter().map(value).collect();
+        let values = values.join(", ");
+        format!("pg_catalog.row_to_json((SELECT r FROM (SELECT {values}) AS r))::pg_catalog.text")
     }
 
     /// The condition that a row `o` is to be deleted.
@@ -239,7 +287,7 @@ impl PrunedTable {
     pub(super) async fn require_same(&self, client: &Client) -> Result<(), PruneError> {
         let failed = database(&self.name, "looking at the table");
         let sql = "SELECT coalesce(pg_catalog.to_regclass($1)::pg_catalog.oid = $2, false)";
-        let row = client.query_one(sql, &[&self.name.to_string(), &self.oid]).await;
+        let row = client.query_one(sql, &[&self.name.regclass_text(), &self.oid]).await;
         let is_same: bool = row.and_then(|row| row.try_get(0)).map_err(failed)?;
         if is_same { Ok(()) } else { Err(self.replaced()) }
     }

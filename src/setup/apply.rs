@@ -12,7 +12,7 @@ use tokio_postgres::{Client, Row};
 use super::managed_service::Hosting;
 use super::sql::{InitPlan, Object, Part};
 use crate::outbox::TableName;
-use crate::source::{self, Limit, Silent, log_if_slow, said};
+use crate::source::{self, Limit, Silent, lift_limits, log_if_slow, said};
 
 /// How long a statement may wait for locks.
 const LOCK_LIMIT: Duration = Duration::from_secs(300);
@@ -201,7 +201,8 @@ pub(crate) async fn apply(
     mut report: impl FnMut(Step),
     waits: impl Fn(&str),
 ) -> Result<(), InitError> {
-    let service = limit.first(Hosting::of(client)).await?;
+    limit.first(lift_limits(client)).await?.map_err(database("preparing the session"))?;
+    let service = limit.on(Hosting::of(client)).await?;
     let service = service.map_err(database("asking who runs the server"))?;
     let (user, version) = limit.on(server_is_ready(client, plan, service)).await??;
     limit.on(slot_is_usable_or_missing(client, plan)).await??;
@@ -244,7 +245,7 @@ pub(crate) async fn apply(
 async fn table_is_partitioned(client: &Client, table: &TableName) -> Result<(), InitError> {
     let query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relkind = 'p' \
                  AND oid = pg_catalog.to_regclass($1)::pg_catalog.oid)";
-    let row = client.query_one(query, &[&table.to_string()]).await;
+    let row = client.query_one(query, &[&table.regclass_text()]).await;
     let is_partitioned: bool =
         row.and_then(|row| row.try_get(0)).map_err(database("looking at the table"))?;
     if is_partitioned { Ok(()) } else { Err(InitError::NotPartitioned(table.clone())) }
@@ -319,7 +320,7 @@ async fn function_fault(
          FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_roles r ON r.oid = p.proowner
          WHERE p.oid = pg_catalog.to_regprocedure('{PUBLISH_FUNCTION}')::pg_catalog.oid"
     );
-    let table = table.map(ToString::to_string).unwrap_or_default();
+    let table = table.map(TableName::regclass_text).unwrap_or_default();
     let row = client.query_one(&query, &[&body, &table]).await;
     let read = row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
     let (is_same, is_trusted, owner): (bool, bool, String) =
@@ -444,7 +445,7 @@ async fn slot_is_usable_or_missing(client: &Client, plan: &InitPlan) -> Result<(
 async fn exists(client: &Client, object: &Object) -> Result<bool, InitError> {
     let (query, name) = match object {
         Object::Table(table) => {
-            ("SELECT pg_catalog.to_regclass($1) IS NOT NULL", table.to_string())
+            ("SELECT pg_catalog.to_regclass($1) IS NOT NULL", table.regclass_text())
         }
         Object::Function { .. } => {
             ("SELECT pg_catalog.to_regprocedure($1) IS NOT NULL", PUBLISH_FUNCTION.to_owned())
@@ -538,7 +539,7 @@ async fn publication_row(
         source::membership(version, "$1")
     );
     client
-        .query_one(&query, &[&name, &table.to_string()])
+        .query_one(&query, &[&name, &table.regclass_text()])
         .await
         .map_err(database("looking at the publication"))
 }

@@ -122,7 +122,10 @@ impl Positions {
         let slot = &config.source.slot;
         let control = source::control(conninfo, command).await.map_err(SourceError::from)?;
         let mut limit = Limit::new(conninfo, &control);
-        let facts = limit.first(Facts::read(&control.client, slot)).await??;
+        // The session holds the lock for as long as the command works.
+        let lifted = limit.first(source::lift_limits(&control.client)).await?;
+        lifted.map_err(|error| SourceError::query("preparing the session", &error))?;
+        let facts = limit.on(Facts::read(&control.client, slot)).await??;
         let found = match &facts.slot {
             None if may_lack_slot && !facts.in_recovery => None,
             _ => Some(facts.require_slot(slot)?),

@@ -15,6 +15,7 @@
 //! | `history`, `server_identity`, `advanced_slot` | whether server and slot are still the same |
 //! | `row_feed`, `row_snapshot`, `row_conditions` | rows that no slot sends, as a feed |
 //! | `slot_lock`, `halt_notice`, `advisory_lock` | coordination between instances |
+//! | `locked_table`, `owners_code`, `confirmed_slots` | for commands that write rows: the table, whose code runs, and what is delivered |
 //! | `error`, `slot_error`, `slot_metrics`, `outbox_size` | errors, and the metrics that PostgreSQL has |
 //! | `connection/`, `wire/` | connecting, and the replication protocol |
 
@@ -31,10 +32,12 @@ mod feed_base;
 mod feed_select;
 mod halt_notice;
 mod history;
+mod locked_table;
 mod membership;
 mod open;
 mod open_state;
 mod outbox_size;
+mod owners_code;
 mod postgres_feed;
 mod publication_fingerprint;
 mod publication_guard;
@@ -62,9 +65,7 @@ pub use catchup::policy::{
 };
 pub(crate) use config::APPLICATION_NAME;
 pub use config::{CatchUp, ConnInfoSource, SourceConfig};
-#[cfg(test)]
-pub(crate) use confirmed_slots::ConfirmedSlot;
-pub(crate) use confirmed_slots::{ConfirmedSlots, published};
+pub(crate) use confirmed_slots::{ConfirmedSlot, ConfirmedSlots, published};
 pub(crate) use connection::connect::{Control, SqlClient, control};
 pub use connection::deadline::Silent;
 pub(crate) use connection::deadline::{Limit, log_if_slow};
@@ -77,18 +78,20 @@ pub use feed::{
     Announcement, Feed, HeldBack, OpenError, Received, Source, SwitchFeed, VisibilityWaits,
 };
 pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};
+pub(crate) use locked_table::TableShape;
 pub(crate) use membership::{membership, row_filter};
 pub use open_state::OpenState;
 pub use outbox_size::TableSize;
+pub(crate) use owners_code::{OwnersCode, RowEvents};
 pub use postgres_feed::PostgresFeed;
 pub use publication_fingerprint::PublicationFingerprint;
 pub(crate) use publication_guard::is_newer_than_slot;
 pub use resume::{Resume, Waited};
-pub(crate) use row_conditions::in_utc;
+pub(crate) use row_conditions::{COLUMN_TYPE, in_text_form, in_utc};
 pub(crate) use row_feed::{RowBatch, RowPositions, RowSession, RowSource};
 pub(crate) use row_snapshot::{RowBound, RowChoice, RowSnapshot, TIME_COLUMN};
 pub use server_identity::ServerIdentity;
-pub(crate) use session_setup::identify_server;
+pub(crate) use session_setup::{identify_server, lift_limits};
 pub use slot_error::SlotError;
 pub(crate) use slot_lock::try_lock_slot;
 pub(crate) use slot_metrics::read_slot_metrics;

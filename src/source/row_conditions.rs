@@ -2,10 +2,31 @@
 
 use postgres_protocol::escape::escape_identifier;
 
-/// A value as the output plugin sends it, or NULL; a cast would strip the padding of `character`.
-pub(super) fn in_text_form(value: &str) -> String {
-    format!("CASE WHEN {value} IS NOT NULL THEN pg_catalog.format('%s', {value}) END")
+/// A value of any type as the output plugin sends it: by the type's output function, or NULL. A cast
+/// to text would strip the padding of `character`, and may run a function of the type's owner. A
+/// composite value of NULLs alone `IS NULL`, and is sent.
+pub(crate) fn in_text_form(value: &str) -> String {
+    format!("CASE WHEN {value} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {value}) END")
 }
+
+/// The type of a column `a` of the table `c` behind its domains, whether it is built in, and a role that
+/// is neither a superuser, nor the table's owner, nor this user, and owns that type or a domain: code of
+/// that role runs when a value gets the type. To be joined as `type (oid, is_built_in, stranger)`.
+pub(crate) const COLUMN_TYPE: &str = "LATERAL (
+    WITH RECURSIVE chain (oid, kind, base, owner, depth) AS (
+        SELECT t.oid, t.typtype, t.typbasetype, t.typowner, 0
+          FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid
+         UNION ALL
+        SELECT t.oid, t.typtype, t.typbasetype, t.typowner, chain.depth + 1
+          FROM chain JOIN pg_catalog.pg_type t ON t.oid = chain.base
+         WHERE chain.kind = 'd' AND chain.depth < 32)
+    -- From FirstNormalObjectId on, objects are those of users.
+    SELECT pg_catalog.max(chain.oid) FILTER (WHERE kind <> 'd'),
+           coalesce(pg_catalog.max(chain.oid) FILTER (WHERE kind <> 'd') < 16384::pg_catalog.oid, false),
+           pg_catalog.max(r.rolname::pg_catalog.text)
+               FILTER (WHERE chain.oid >= 16384::pg_catalog.oid AND NOT r.rolsuper
+                         AND r.oid <> c.relowner AND r.rolname <> current_user)
+      FROM chain JOIN pg_catalog.pg_roles r ON r.oid = chain.owner)";
 
 /// The condition that an id is none of the first parameter's.
 pub(super) fn is_not_one_of(id: &str) -> String {

@@ -52,6 +52,16 @@ pub(super) async fn lift_statement_limit(client: &Client) -> Result<(), SourceEr
     set(client, "SET statement_timeout = 0").await
 }
 
+/// Removes the limits that a role or a database has for the application's statements: a command of an
+/// operator reads and waits for longer.
+pub(crate) async fn lift_limits(client: &Client) -> Result<(), tokio_postgres::Error> {
+    // `transaction_timeout` exists since PostgreSQL 17.
+    let sql = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
+                WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout',
+                               'idle_in_transaction_session_timeout')";
+    client.batch_execute(sql).await
+}
+
 /// Applies settings to the control connection.
 async fn set(client: &Client, settings: &str) -> Result<(), SourceError> {
     let set = client.batch_execute(settings).await;

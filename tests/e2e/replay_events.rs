@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use walpost_bed::Consumed;
-use walpost_bed::fixture::{Fixture, ended};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended};
+use walpost_bed::{Consumed, eventually};
 
 /// 12,000 rows in the order of their times, a minute from the first to the last, 10,000 of them from
 /// the 5th second to before the 55th; a second table references them, and a trigger counts.
@@ -341,4 +341,45 @@ async fn partitions_and_several_tables_are_looked_at() {
     let (status, said) = of_both(&["--since", "yesterday"]).await;
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("references public.parts ON DELETE CASCADE"), "{said}");
+}
+
+/// What it has read of the table holds in none of its transactions by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_is_changed_or_replaced_meanwhile_keeps_its_rows() {
+    let mut fixture = Fixture::new().await;
+    fixture.source = fixture.postgres.url_for("hurried");
+    let postgres = &fixture.postgres;
+    // It waits for longer than statements of the role may take.
+    let prepare = "CREATE ROLE hurried SUPERUSER LOGIN REPLICATION;
+                   ALTER ROLE hurried SET statement_timeout = '200ms';
+                   INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+                   SELECT 'order', 'k', 'placed', '{}' FROM generate_series(1, 20);
+                   CREATE TABLE public.fresh (LIKE public.outbox INCLUDING ALL);
+                   ALTER TABLE public.fresh ADD more text";
+    postgres.execute(prepare).await;
+    let added = "ALTER TABLE public.outbox ADD extra text; UPDATE public.outbox SET extra = 'kept'";
+    let swapped = "INSERT INTO public.fresh SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type,
+                          o.payload, o.headers, o.created_at FROM public.outbox o;
+                   UPDATE public.fresh SET more = 'kept';
+                   ALTER TABLE public.outbox RENAME TO former; ALTER TABLE public.fresh RENAME TO outbox";
+    for (change, kept) in [(added, "extra"), (swapped, "more")] {
+        let other = postgres.client().await;
+        let lock = "BEGIN; LOCK TABLE public.outbox IN SHARE MODE";
+        other.batch_execute(lock).await.expect("locked");
+        let replay = fixture.command("replay").args(["--since", "1970-01-01", "--apply"]).start();
+        let waiting = "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+                        WHERE NOT l.granted AND a.application_name = 'walpost replay'
+                          AND clock_timestamp() > a.query_start + interval '500 ms')";
+        eventually(LONG_TIMEOUT, "it waits for the table", async || {
+            postgres.query_text(waiting).await.as_deref() == Some("t")
+        })
+        .await;
+        other.batch_execute(&format!("{change}; COMMIT")).await.expect("changed");
+        let status = replay.wait(SHORT_TIMEOUT).await.expect("it ends");
+        let said = replay.stderr().join("\n");
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains("given other columns meanwhile"), "{said}");
+        let count = format!("SELECT count({kept}) FROM public.outbox");
+        assert_eq!(postgres.query_text(&count).await.as_deref(), Some("20"), "{said}");
+    }
 }

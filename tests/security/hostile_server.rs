@@ -439,6 +439,9 @@ async fn slot_creation_waits_for_open_transactions() {
     let holder = fixture.postgres.client().await;
     let begun = "BEGIN; SELECT pg_catalog.pg_current_xact_id()";
     holder.batch_execute(begun).await.expect("it begins");
+    // Limits of the role are for the application.
+    let limit = "ALTER ROLE CURRENT_USER SET statement_timeout = '1s'";
+    fixture.postgres.execute(limit).await;
     let init = fixture.command("init").args(["--apply", "--slot", "another"]).start();
     let tail = fixture.command("tail").start();
     init.await_line("waits for the end of all transactions", SHORT_TIMEOUT).await;
