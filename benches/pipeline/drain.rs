@@ -52,6 +52,15 @@ async fn of_backlog(
         let who = "pg_recvlogical as walpost sets it";
         let as_set = (part.as_str(), who, plan.rows);
         let limit_as_set = receive(fixture, &backlog, SESSION_OPTIONS, as_set, report).await;
+        if fixture.servers.own.is_some() {
+            let who = "pgwire-replication as walpost sets it";
+            let end = &backlog.end;
+            let seconds = fixture.receive_by_reference("base", end, SESSION_OPTIONS).await;
+            report.add(&part, who, "drain", "rows/s", rate(plan.rows) / seconds);
+            report.add(&part, who, DRAIN_TIME, "s", seconds);
+            let name = "÷ pg_recvlogical as walpost sets it";
+            report.add(&part, who, name, "", limit_as_set / seconds);
+        }
         for cell in cells {
             let part = report.part(shape.name(), cell);
             of_cell(fixture, plan, (&part, cell, round), (limit, limit_as_set), report).await;

@@ -7,6 +7,7 @@ use walpost_bed::{Process, Walpost, WalpostBuilder, eventually, pg_recvlogical};
 
 use crate::Plan;
 use crate::conditions::Conditions;
+use crate::reference_client;
 use crate::servers::Servers;
 
 /// Long enough for everything here.
@@ -138,6 +139,17 @@ impl Fixture {
         self.copy_slot(base, "receiver").await;
         let receive = pg_recvlogical::receive(&self.servers.source, "receiver", end, options);
         let seconds = receive.await.as_secs_f64();
+        self.drop_slot("receiver").await;
+        seconds
+    }
+
+    /// The same of `pgwire-replication`, which is built without TLS: on the bench's own servers.
+    pub(crate) async fn receive_by_reference(&self, base: &str, end: &str, options: &str) -> f64 {
+        self.copy_slot(base, "receiver").await;
+        let source = &self.servers.source;
+        let seconds =
+            reference_client::receive(source, "receiver", end, options).await.as_secs_f64();
+        self.await_active("receiver", false).await;
         self.drop_slot("receiver").await;
         seconds
     }

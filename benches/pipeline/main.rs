@@ -15,6 +15,7 @@ mod latency;
 mod memory;
 mod other_writes;
 mod publishing;
+mod reference_client;
 mod report;
 mod rows;
 mod scale;

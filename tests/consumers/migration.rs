@@ -11,7 +11,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, program};
 use walpost_bed::page::blocks;
-use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost, eventually, read_all};
+use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost, read_all};
 
 const PAGE: &str = include_str!("../../docs/from-polling.md");
 
@@ -52,7 +52,7 @@ async fn migration_from_a_poller_and_back_loses_nothing() {
     // 5: walpost runs.
     let walpost = service.run();
     service.write(20).await;
-    service.await_confirmed().await;
+    service.postgres.confirmed("walpost", LONG_TIMEOUT).await;
     let records = service.records().await;
     assert_eq!(ids(&records, Sender::Poller), (1..=160).collect::<Vec<_>>());
     assert_eq!(ids(&records, Sender::Walpost), (101..=230).collect::<Vec<_>>());
@@ -61,7 +61,7 @@ async fn migration_from_a_poller_and_back_loses_nothing() {
     // More rows afterwards; walpost keeps running.
     service.step("sql").await;
     service.write(10).await;
-    service.await_confirmed().await;
+    service.postgres.confirmed("walpost", LONG_TIMEOUT).await;
     assert_eq!(ids(&service.records().await, Sender::Walpost), (101..=240).collect::<Vec<_>>());
     service.go_back(walpost).await;
 }
@@ -212,15 +212,6 @@ impl Service {
     async fn records(&self) -> Vec<Consumed> {
         read_all(&self.brokers, &*self.topic).await
     }
-
-    async fn await_confirmed(&self) {
-        let lsn = self.postgres.query_text("SELECT pg_current_wal_lsn()").await.unwrap();
-        let sql = format!("SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots");
-        eventually(LONG_TIMEOUT, "walpost confirms what is committed", async || {
-            self.postgres.query_text(&sql).await.as_deref() == Some("t")
-        })
-        .await;
-    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -290,7 +281,7 @@ async fn value_written_by_a_trigger_is_published() {
     service.step("sh").await;
     let _walpost = service.run();
     service.write(2).await;
-    service.await_confirmed().await;
+    service.postgres.confirmed("walpost", LONG_TIMEOUT).await;
     let records = service.records().await;
     let values: Vec<_> = records.iter().filter_map(Consumed::value_text).collect();
     assert_eq!(values.len(), 2);

@@ -3,9 +3,7 @@
 
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, program};
 use walpost_bed::page::blocks;
-use walpost_bed::{
-    Consumed, Kafka, Major, Postgres, Walpost, WalpostBuilder, eventually, read_all,
-};
+use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost, WalpostBuilder, read_all};
 
 use crate::migration::TABLES;
 
@@ -147,7 +145,7 @@ impl Poller {
             // In transactions of their own, as a poller makes them.
             postgres.execute(change).await;
         }
-        confirmed(&postgres).await;
+        postgres.confirmed("walpost", LONG_TIMEOUT).await;
         self.assert_records(read_all(&brokers, &*topic).await, unique);
     }
 
@@ -163,13 +161,4 @@ impl Poller {
             }
         }
     }
-}
-
-async fn confirmed(postgres: &Postgres) {
-    let lsn = postgres.query_text("SELECT pg_current_wal_lsn()").await.unwrap();
-    let sql = format!("SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots");
-    eventually(LONG_TIMEOUT, "walpost confirms what is committed", async || {
-        postgres.query_text(&sql).await.as_deref() == Some("t")
-    })
-    .await;
 }

@@ -45,6 +45,7 @@ mod records;
 #[cfg(feature = "crash-points")]
 mod recover;
 mod recover_ids;
+mod reference_client;
 mod replay;
 mod replay_events;
 mod sessions;

@@ -318,7 +318,7 @@ async fn by_logical_replication(mode: &'static str) {
     })
     .await;
     let (delivered, writer) = deliver(&fixture, walpost).await;
-    let end = fixture.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN");
+    let end = fixture.postgres.wal_end().await;
     eventually(LONG_TIMEOUT, "the new server has everything", async || {
         let query = shown(
             "SELECT confirmed_flush_lsn >= pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = 'upgrade';",

@@ -36,15 +36,11 @@ async fn halts_at(bad: &str) -> String {
     for _ in 0..3 {
         fixture.postgres.execute(&insert(5, 3)).await;
     }
-    let good = fixture.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN");
+    let good = fixture.postgres.wal_end().await;
     fixture.postgres.execute(&format!("{bad}; {}", insert(5, 3))).await;
     fixture.postgres.execute(&insert(5, 3)).await;
     let text = halts(&fixture, &walpost, 15).await;
-    let query = format!(
-        "SELECT confirmed_flush_lsn >= '{good}' FROM pg_replication_slots WHERE slot_name = 'walpost'"
-    );
-    let confirmed = fixture.postgres.query_text(&query).await;
-    assert_eq!(confirmed.as_deref(), Some("t"), "what came before is confirmed");
+    assert!(fixture.has_confirmed(&good).await, "what came before is confirmed");
     // The next start halts at it again.
     let again = fixture.command("run").start();
     halts(&fixture, &again, 15).await;

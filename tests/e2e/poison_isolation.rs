@@ -60,17 +60,6 @@ impl PoisonFixture {
         self.fixture.run_with(&self.arguments(policy).each_ref().map(String::as_str)).await
     }
 
-    /// Where the log ends.
-    async fn written(&self) -> String {
-        let query = "SELECT pg_current_wal_lsn()";
-        self.fixture.postgres.query_text(query).await.expect("an LSN")
-    }
-
-    async fn has_confirmed(&self, lsn: &str) -> bool {
-        let query = format!("SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots");
-        self.fixture.postgres.query_text(&query).await.as_deref() == Some("t")
-    }
-
     /// The numbers in the topic and among the dead letters, each where it came first.
     async fn numbers(&self) -> [Vec<u64>; 2] {
         let records = self.fixture.records().await;
@@ -197,10 +186,8 @@ async fn rejected_dead_letter_halts_and_is_not_lost() {
     for part in ["takes 30000 bytes a record", "is compacted"] {
         assert!(found.contains(&format!("{} {part}", setup.dead)), "{found}");
     }
-    let sql =
-        format!("BEGIN; {}{}{}COMMIT", row(0, "k", ""), row(1, "k", "too_large"), row(2, "k", ""));
-    setup.fixture.postgres.execute(&sql).await;
-    let committed = setup.written().await;
+    let sql = [row(0, "k", ""), row(1, "k", "too_large"), row(2, "k", "")].concat();
+    let committed = setup.fixture.postgres.commit(&sql).await;
     for _ in 0..2 {
         let arguments = setup.arguments("dead_letter");
         let (code, text) =
@@ -212,7 +199,7 @@ async fn rejected_dead_letter_halts_and_is_not_lost() {
         }
         let [good, dead] = setup.numbers().await;
         assert_eq!((good[0], dead.len()), (0, 0), "what stands before it, and no letter");
-        assert!(!setup.has_confirmed(&committed).await, "nothing is confirmed");
+        setup.fixture.assert_unconfirmed(&committed).await;
     }
     kafka.administration().set(&setup.dead, "max.message.bytes", "1000000").await;
     let walpost = setup.run("dead_letter").await;
@@ -237,14 +224,13 @@ async fn missing_or_forbidden_dead_letter_topic_is_reported_and_retried() {
     let walpost = command.args(login).start();
     setup.fixture.bootstrap = open;
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
-    setup.fixture.postgres.execute(&format!("BEGIN; {sql}COMMIT")).await;
-    let committed = setup.written().await;
+    let committed = setup.fixture.postgres.commit(&sql).await;
     let advice = format!("the ACL operations WRITE and DESCRIBE on topic {}", setup.dead);
     walpost.await_line(&advice, SHORT_TIMEOUT).await;
     kafka.allow("relay", &["Write", "Describe"], &setup.dead).await;
     let advice = format!("kafka-topics.sh --create --topic {}", setup.dead);
     walpost.await_line(&advice, SHORT_TIMEOUT).await;
-    assert!(!setup.has_confirmed(&committed).await, "nothing past the letter");
+    setup.fixture.assert_unconfirmed(&committed).await;
     kafka.create_topic(&setup.dead, 1).await;
     setup.fixture.confirmed(LONG_TIMEOUT).await;
     assert_eq!(setup.numbers().await, [vec![0, 2], vec![1]]);
@@ -283,17 +269,12 @@ async fn crash_before_confirming_a_dead_letter_loses_nothing() {
         for death in deaths {
             let causes = ["", cause, ""];
             let rows = causes.iter().enumerate().map(|(n, cause)| row(from + n, "k", cause));
-            setup
-                .fixture
-                .postgres
-                .execute(&format!("BEGIN; {}COMMIT", rows.collect::<String>()))
-                .await;
-            let committed = setup.written().await;
+            let committed = setup.fixture.postgres.commit(&rows.collect::<String>()).await;
             let command = setup.fixture.command("run").args(setup.arguments("dead_letter"));
             let dying = command.env("FAILPOINTS", format!("{death}->return")).start();
             let status = dying.wait(SHORT_TIMEOUT).await.expect("it dies");
             assert_eq!(status.code(), None, "{cause}, {death}: {status:?}");
-            assert!(!setup.has_confirmed(&committed).await, "{cause}, {death}");
+            setup.fixture.assert_unconfirmed(&committed).await;
             let walpost = setup.run("dead_letter").await;
             setup.fixture.confirmed(LONG_TIMEOUT).await;
             walpost.kill9().await;

@@ -18,13 +18,7 @@ async fn publish_shares(fixture: &Fixture) {
             ))
             .await;
     }
-    let postgres = &fixture.postgres;
-    let now = postgres.query_text("SELECT pg_current_xact_id()::text").await.expect("a number");
-    let older = format!("SELECT (pg_snapshot_xmin(pg_current_snapshot()) > '{now}')::text");
-    eventually(SHORT_TIMEOUT, "what was open then is over", async || {
-        postgres.query_text(&older).await.as_deref() == Some("true")
-    })
-    .await;
+    fixture.postgres.older_transactions_end(SHORT_TIMEOUT).await.expect("they end");
     fixture.confirmed(SHORT_TIMEOUT).await;
 }
 

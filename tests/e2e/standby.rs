@@ -31,8 +31,7 @@ impl Pair {
 
     /// Awaits that the standby has everything.
     async fn replayed(&self) {
-        let end = "SELECT pg_current_wal_lsn()";
-        let end = self.fixture.postgres.query_text(end).await.expect("an LSN");
+        let end = self.fixture.postgres.wal_end().await;
         let query = format!("SELECT pg_last_wal_replay_lsn() >= '{end}'");
         eventually(LONG_TIMEOUT, "the standby has everything", async || {
             self.standby.query_text(&query).await.as_deref() == Some("t")

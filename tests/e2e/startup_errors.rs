@@ -119,7 +119,8 @@ async fn unreachable_broker_is_retried_and_reported_by_check() {
         fixture.postgres.query_text(sent).await == Some("t".into())
     })
     .await;
-    assert_eq!(walpost.wait(Duration::from_secs(2)).await, None, "it keeps retrying");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    walpost.assert_runs();
     walpost.kill9().await;
     fixture.bootstrap = shared;
     let _walpost = fixture.run().await;

@@ -123,21 +123,20 @@ async fn missing_topic_is_a_warning_unless_required() {
 async fn nothing_is_confirmed_while_the_topic_cannot_be_written() {
     let (fixture, topic, walpost) = adopted().await;
     let kafka = Kafka::shared().await;
-    let before = fixture.confirmed_at_rest().await;
     kafka.delete_topic(&topic).await;
-    fixture.postgres.execute(&insert(50, 5)).await;
+    let unconfirmed = fixture.postgres.commit(&insert(50, 5)).await;
     walpost.await_line("nothing is confirmed to PostgreSQL", LONG_TIMEOUT).await;
     eventually(LONG_TIMEOUT, "the rows are published", async || {
         fixture.records().await.len() >= 100
     })
     .await;
-    assert_eq!(fixture.confirmed_flush().await, before);
+    fixture.assert_unconfirmed(&unconfirmed).await;
     // One that an operator or a tool has made anew has no position.
     kafka.create_topic(&topic, 1).await;
     let (code, said) = ended(&walpost).await;
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("has no position"), "{said}");
-    assert_eq!(fixture.confirmed_flush().await, before);
+    fixture.assert_unconfirmed(&unconfirmed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

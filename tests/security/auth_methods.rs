@@ -1,7 +1,7 @@
 //! Every method of `pg_hba.conf` that walpost supports, how it reports each, and the effect of
 //! `require_auth` and `channel_binding`.
 
-use walpost::admin;
+use walpost_bed::Endpoints;
 use walpost_bed::fixture::{SHORT_TIMEOUT, ended};
 
 use super::fixture::{ROLE_PASSWORD, SecureFixture, showing};
@@ -115,11 +115,7 @@ async fn log_and_status_name_tls_and_auth_method() {
         (&"TLSv1.3".into(), &"scram-sha-256-plus".into())
     );
     assert!(!walpost.said("without TLS"), "{:?}", walpost.stderr());
-    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
-    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
-    let address = line["endpoints"].as_str().expect("an address");
-    let (_, body) = admin::ask(address, "/status").await.expect("it answers");
-    let status: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+    let status = Endpoints::of(&walpost).await.status().await;
     assert_eq!(status["tls"], "TLSv1.3", "{status}");
     assert_eq!(status["authentication"], "scram-sha-256-plus", "{status}");
 }

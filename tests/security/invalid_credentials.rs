@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use walpost::admin;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
-use walpost_bed::{CertificateAuthority, Kafka, KeyPair, Walpost, eventually};
+use walpost_bed::{CertificateAuthority, Endpoints, Kafka, KeyPair, Walpost, eventually};
 
 use super::fixture::{Broker, PASSWORD, ROLE_PASSWORD, SecureFixture, SecureKafka, USER};
 
@@ -112,18 +111,16 @@ async fn guarded() -> SecureFixture {
     fixture
 }
 
-/// walpost as one of these users, and the address of its endpoints.
-async fn as_user(fixture: &SecureFixture, user: &str, password: &str) -> (Walpost, String) {
+/// walpost as one of these users, and its endpoints.
+async fn as_user(fixture: &SecureFixture, user: &str, password: &str) -> (Walpost, Endpoints) {
     let source = url(fixture);
     let kafka = fixture.file("kafka", &fixture.login("SCRAM-SHA-512", user, password));
     let walpost = fixture
         .command("run", &fixture.kafka.kafka.secure_bootstrap(), &source, &kafka)
         .args(["--admin-listen", "127.0.0.1:0"])
         .start();
-    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
-    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
-    let address = line["endpoints"].as_str().expect("an address").to_owned();
-    (walpost, address)
+    let endpoints = Endpoints::of(&walpost).await;
+    (walpost, endpoints)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,12 +141,11 @@ async fn kafka_user_without_write_acl_is_not_switched_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn producer_without_write_acl_is_not_ready_even_when_idle() {
     let fixture = guarded().await;
-    let (walpost, address) = as_user(&fixture, "may-not", "two").await;
+    let (walpost, endpoints) = as_user(&fixture, "may-not", "two").await;
     walpost.await_line("delivery failed; replaying", SHORT_TIMEOUT).await;
     eventually(SHORT_TIMEOUT, "/readyz says why", async || {
-        let (status, body) = admin::ask(&address, "/readyz").await.expect("it answers");
-        let body = String::from_utf8_lossy(&body).into_owned();
-        assert_eq!(status.as_u16(), 503, "{body}");
+        let (status, body) = endpoints.page("/readyz").await;
+        assert_eq!(status, 503, "{body}");
         if body.contains("uthorization") { Ok(()) } else { Err(body) }
     })
     .await;

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tokio_postgres::{Client, SimpleQueryMessage};
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended};
-use walpost_bed::{Kafka, Major, Postgres, WalpostBuilder, eventually};
+use walpost_bed::{Endpoints, Kafka, Major, Postgres, WalpostBuilder, eventually};
 
 const HOSTILE: &str = include_str!("hostile.sql");
 const DATABASE: &str = "shop";
@@ -202,9 +202,7 @@ impl Trap {
         let run = self.command("run").args(["--admin-listen", "127.0.0.1:0"]);
         let run = run.arg("--config").arg(&file).start();
         run.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
-        let line = run.await_line("walpost starts", SHORT_TIMEOUT).await;
-        let line: Value = serde_json::from_str(&line).expect("a JSON line");
-        let address = line["endpoints"].as_str().expect("an address").to_owned();
+        let endpoints = Endpoints::of(&run).await;
         run.await_line("streaming from PostgreSQL", LONG_TIMEOUT).await;
         self.insert(5).await;
         self.execute("ALTER TABLE public.outbox ALTER aggregate_id DROP NOT NULL").await;
@@ -214,13 +212,11 @@ impl Trap {
         .await;
         self.fixture.confirmed(LONG_TIMEOUT).await;
         // walpost queries the slot's metrics and the publication repeatedly.
-        let figures = async || {
-            let (_, page) = walpost::admin::ask(&address, "/metrics").await.expect("it answers");
-            String::from_utf8_lossy(&page).contains("\nwalpost_slot_")
-        };
+        let figures = async || endpoints.metrics().await.contains("\nwalpost_slot_");
         eventually(SHORT_TIMEOUT, "the slot's figures", figures).await;
         self.untouched("run").await;
-        self.output(self.command("status").args(["--admin-listen", &address]), "status").await;
+        let status = self.command("status").args(["--admin-listen", &endpoints.address()]);
+        self.output(status, "status").await;
         self.output(self.command("check"), "check, as walpost").await;
         let tail = self.command("tail").args(["--limit", "1"]).start();
         tail.await_line("showing events committed", SHORT_TIMEOUT).await;

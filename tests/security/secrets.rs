@@ -2,7 +2,7 @@
 //! secret here contains the same six characters.
 
 use walpost_bed::fixture::{SHORT_TIMEOUT, insert};
-use walpost_bed::{Walpost, WalpostBuilder};
+use walpost_bed::{Endpoints, Walpost, WalpostBuilder};
 
 use super::fixture::{PASSWORD, ROLE_PASSWORD, SecureFixture, USER, showing};
 
@@ -61,9 +61,8 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
                 .env("OTEL_BSP_SCHEDULE_DELAY", "200")
         };
         let walpost = command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
-        let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
-        let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
-        let address = line["endpoints"].as_str().expect("an address");
+        let endpoints = Endpoints::of(&walpost).await;
+        let address = &endpoints.address();
         walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
         fixture.fixture.postgres.execute(&insert(20, 3)).await;
         fixture.fixture.confirmed(SHORT_TIMEOUT).await;
@@ -71,9 +70,9 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
             walpost.await_line("cannot export spans", SHORT_TIMEOUT).await;
         }
         for page in ["/status", "/metrics", "/livez", "/readyz", "/s3cret"] {
-            let (_, body) = walpost::admin::ask(address, page).await.expect("it answers");
+            let (_, body) = endpoints.page(page).await;
             assert!(!body.is_empty() || page == "/s3cret", "{page}");
-            assert_silent(&String::from_utf8_lossy(&body), page);
+            assert_silent(&body, page);
         }
         for arguments in [&["status"][..], &["status", "--json"], &["health"]] {
             let what = arguments.join(" ");

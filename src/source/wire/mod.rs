@@ -2,7 +2,7 @@
 //! that apply to every connection.
 //!
 //! This is our own client, on the messages and SCRAM of `postgres-protocol`, because no published
-//! client has all of the following:
+//! client has all of the following (`docs/design/decisions.md` compares `pgwire-replication`):
 //!
 //! * Status updates are sent on time in every situation: while one message arrives in chunks, while
 //!   no caller takes received events, and while the socket accepts no writes. A client that sends

@@ -23,10 +23,8 @@ use crate::jars::Jvm;
 use crate::kafka::Kafka;
 use crate::port::Port;
 use crate::postgres::Postgres;
-use crate::server::Server;
+use crate::server::{READY, Server};
 
-/// How long the worker may take to answer, and a connector to stream.
-const READY: Duration = Duration::from_secs(60);
 const QUICK: Jvm = Jvm::Quick { heap_mebibytes: 256 };
 
 /// A connector's name and settings.
@@ -225,19 +223,8 @@ impl Debezium {
         }
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         self.server.launch(&mut command, |_| ())?;
-        let ready = within(READY, async || match self.ask("GET", "/connectors", "").await {
-            Ok(_) => Ok(Ok(())),
-            Err(_) if self.pid().is_none() => Ok(Err("it ended".to_owned())),
-            Err(seen) => Err(seen),
-        });
-        match ready.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(reason)) | Err(reason) => Err(BedError::Start {
-                server: "Debezium".to_owned(),
-                reason,
-                log: self.log_tail(10),
-            }),
-        }
+        let ask = async || self.ask("GET", "/connectors", "").await.map(drop);
+        self.server.ready("Debezium", ask).await
     }
 
     /// Adds a connector, and awaits that it streams.

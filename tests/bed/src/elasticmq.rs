@@ -16,16 +16,12 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::consumer::Consumed;
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::jars::{self, Jvm};
 use crate::port::Port;
 use crate::server::Server;
 use crate::{cache, http};
 
 const POM: &str = include_str!("../elasticmq/pom.xml");
-
-/// How long it may take to load its data.
-const READY: Duration = Duration::from_secs(120);
 
 /// The account in the URLs of its queues.
 const ACCOUNT: &str = "000000000000";
@@ -97,7 +93,7 @@ impl ElasticMq {
         let queues = Mutex::default();
         let elasticmq = Self { installed, server, port, is_durable, queues, reader };
         elasticmq.launch()?;
-        elasticmq.ready().await;
+        elasticmq.ready().await?;
         Ok(elasticmq)
     }
 
@@ -132,7 +128,7 @@ impl ElasticMq {
     /// Starts a stopped server on its port with its data, and awaits that it answers.
     pub async fn start_again(&self) {
         self.launch().unwrap_or_else(|error| panic!("{error}"));
-        self.ready().await;
+        self.ready().await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     fn launch(&self) -> Result<(), BedError> {
@@ -162,18 +158,16 @@ impl ElasticMq {
         self.server.launch(&mut command, |_| ())
     }
 
-    async fn ready(&self) {
+    async fn ready(&self) -> Result<(), BedError> {
         // It answers before its queues are there again.
         let queues = self.queues.lock().await.clone();
-        let ready = within(READY, async || {
+        let ask = async || {
             let answer = self.reader.call("ListQueues", &json!({})).await?;
             let listed = answer["QueueUrls"].to_string();
             let is_missing = |queue: &&String| !listed.contains(&format!("/{queue}\""));
             queues.iter().find(is_missing).map_or(Ok(()), |queue| Err(format!("no {queue}")))
-        });
-        if let Err(seen) = ready.await {
-            panic!("ElasticMQ is not ready: {seen}; it said:\n{}", self.server.log_tail(15));
-        }
+        };
+        self.server.ready("ElasticMQ", ask).await
     }
 
     /// A request to the API.

@@ -6,7 +6,8 @@ use crate::fixture::SHORT_TIMEOUT;
 use crate::http;
 use crate::walpost::Walpost;
 
-/// The endpoints of a walpost that was started with `--admin-listen`.
+/// The endpoints of a walpost that was started with `--admin-listen`, and logs JSON.
+#[derive(Clone, Copy, Debug)]
 pub struct Endpoints(u16);
 
 impl Endpoints {
@@ -18,22 +19,37 @@ impl Endpoints {
         Self(address.and_then(|(_, port)| port.parse().ok()).expect("an address"))
     }
 
+    /// For `--admin-listen` of the commands that ask them.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.0)
+    }
+
+    /// The status and the text of a page.
+    pub async fn page(&self, path: &str) -> (u16, String) {
+        http::text(self.0, path).await.expect("it answers")
+    }
+
+    pub async fn status(&self) -> Value {
+        serde_json::from_str(&self.page("/status").await.1).expect("JSON")
+    }
+
     /// The sum of a metric over its labels that have this text, without what is behind the point.
     pub async fn metric(&self, name: &str, label: &str) -> u64 {
         sum(&self.metrics().await, name, label)
     }
 
-    pub(crate) async fn readiness(&self) -> (bool, String) {
-        let (status, text) = http::text(self.0, "/readyz").await.expect("it answers");
+    /// Whether it is ready, and what it says.
+    pub async fn readiness(&self) -> (bool, String) {
+        let (status, text) = self.page("/readyz").await;
         (status == 200, text)
     }
 
-    pub(crate) async fn are_ready(&self) -> bool {
+    pub async fn are_ready(&self) -> bool {
         self.readiness().await.0
     }
 
-    pub(crate) async fn metrics(&self) -> String {
-        http::text(self.0, "/metrics").await.expect("it answers").1
+    pub async fn metrics(&self) -> String {
+        self.page("/metrics").await.1
     }
 }
 

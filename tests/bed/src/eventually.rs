@@ -1,9 +1,16 @@
 //! Awaits a condition. The only place of the bed that sleeps.
+//!
+//! A deadline says how long the condition may take on a machine that has nothing else to do. Beside
+//! other work it takes longer, and so the time that counts passes more slowly: [`Patience`].
 
 use std::fmt::Debug;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(20);
+
+/// How many times longer than its deadline something is awaited at most.
+const LOAD_MAX: f64 = 10.0;
 
 /// What a probe may return: a value, or the state seen instead of it.
 pub trait Outcome {
@@ -52,22 +59,39 @@ pub async fn within<R: Outcome>(
     deadline: Duration,
     mut probe: impl AsyncFnMut() -> R,
 ) -> Result<R::Value, String> {
-    let end = Instant::now() + deadline;
+    let mut patience = Patience::of(deadline);
     let mut last = "the first look did not end".to_owned();
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        match tokio::time::timeout(left.max(POLL), probe()).await {
-            Ok(result) => match result.outcome() {
+        if let Ok(result) = tokio::time::timeout(patience.longest_look(), probe()).await {
+            match result.outcome() {
                 Ok(value) => return Ok(value),
                 Err(seen) => last = seen,
-            },
-            Err(_) => return Err(last),
+            }
         }
-        if Instant::now() >= end {
+        if patience.is_over() {
             return Err(last);
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+/// Awaits that the probe sees the same thing for so long; returns that.
+pub async fn unchanged<T: PartialEq + Debug>(
+    rest: Duration,
+    deadline: Duration,
+    mut probe: impl AsyncFnMut() -> T,
+) -> T {
+    let (mut last, mut patience) = (probe().await, Patience::of(rest));
+    eventually(deadline, "it stays as it is", async || {
+        let now = probe().await;
+        if now == last {
+            return patience.is_over().then_some(now).ok_or_else(|| format!("{last:?}"));
+        }
+        patience = Patience::of(rest);
+        last = now;
+        Err(format!("{last:?}"))
+    })
+    .await
 }
 
 /// [`within`] for places that cannot await, such as `drop`.
@@ -75,14 +99,62 @@ pub fn within_blocking<R: Outcome>(
     deadline: Duration,
     mut probe: impl FnMut() -> R,
 ) -> Result<R::Value, String> {
-    let end = Instant::now() + deadline;
+    let mut patience = Patience::of(deadline);
     loop {
         match probe().outcome() {
             Ok(value) => return Ok(value),
-            Err(seen) if Instant::now() >= end => return Err(seen),
+            Err(seen) if patience.is_over() => return Err(seen),
             Err(_) => std::thread::sleep(POLL),
         }
     }
+}
+
+/// What is left of a deadline. Of the time that passes it loses one process's share: on a machine with
+/// three runnable threads for each processor a third.
+struct Patience {
+    left: Duration,
+    looked: Instant,
+}
+
+impl Patience {
+    fn of(deadline: Duration) -> Self {
+        Self { left: deadline, looked: Instant::now() }
+    }
+
+    /// How long a look may take that is not answered: all that is left, as far as can be told now.
+    fn longest_look(&self) -> Duration {
+        under_load(self.left).max(POLL)
+    }
+
+    fn is_over(&mut self) -> bool {
+        let passed = self.looked.elapsed();
+        self.looked += passed;
+        self.left = self.left.saturating_sub(passed.div_f64(load()));
+        self.left.is_zero()
+    }
+}
+
+/// How long something may take now that takes this long at most on a machine with nothing else to do.
+pub fn under_load(limit: Duration) -> Duration {
+    limit.mul_f64(load())
+}
+
+/// How many threads there are for each processor that could run, at least 1.
+fn load() -> f64 {
+    static PROCESSORS: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, Into::into));
+    load_of(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default(), *PROCESSORS)
+}
+
+/// The same by the text of `/proc/loadavg`: of those that run now, and of the last minute's, which
+/// include the ones that wait for a disk, the larger number.
+fn load_of(text: &str, processors: usize) -> f64 {
+    let mut fields = text.split(' ');
+    let mean = fields.next().and_then(|field| field.parse::<f64>().ok()).unwrap_or_default();
+    let runnable = fields.nth(2).and_then(|field| field.split('/').next()?.parse::<f64>().ok());
+    let threads = mean.max(runnable.unwrap_or_default());
+    let processors = u32::try_from(processors).unwrap_or(u32::MAX);
+    (threads / f64::from(processors)).clamp(1.0, LOAD_MAX)
 }
 
 #[cfg(test)]
@@ -104,6 +176,37 @@ mod tests {
     #[should_panic(expected = "the moon; last seen: \"half\"")]
     async fn timeout_reports_the_last_observation() {
         let _: u8 = eventually(Duration::from_millis(50), "the moon", async || Err("half")).await;
+    }
+
+    #[test]
+    fn load_is_the_larger_of_now_and_the_last_minute() {
+        let load = |text, processors| (load_of(text, processors) * 100.0).round();
+        assert_eq!(load("0.50 2.89 1.60 1/812 4711\n", 2), 100.0);
+        assert_eq!(load("6.00 2.89 1.60 1/812 4711\n", 2), 300.0);
+        assert_eq!(load("0.50 2.89 1.60 7/812 4711\n", 2), 350.0);
+        assert_eq!(load("800.00 2.89 1.60 7/812 4711\n", 2), LOAD_MAX * 100.0);
+        assert_eq!(load("", 2), 100.0);
+    }
+
+    #[test]
+    fn patience_lasts_for_its_time_and_then_ends() {
+        let (begun, mut patience) = (Instant::now(), Patience::of(Duration::from_millis(50)));
+        while !patience.is_over() {
+            std::thread::yield_now();
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(50));
+    }
+
+    #[tokio::test]
+    async fn rest_begins_with_the_last_change() {
+        let (mut looks, begun) = (0, Instant::now());
+        let rest = Duration::from_millis(100);
+        let seen = unchanged(rest, Duration::from_secs(10), async || {
+            looks += 1;
+            looks.min(10)
+        });
+        assert_eq!(seen.await, 10);
+        assert!(begun.elapsed() >= POLL * 9 + rest, "{:?}", begun.elapsed());
     }
 
     #[tokio::test]

@@ -16,13 +16,9 @@ use tokio::sync::mpsc;
 
 use crate::consumer::Consumed;
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::fixture::sibling_program;
 use crate::port::Port;
 use crate::server::Server;
-
-/// How long it may take to listen.
-const READY: Duration = Duration::from_secs(30);
 
 /// How often a follower looks for new requests.
 const LOOK: Duration = Duration::from_millis(1);
@@ -45,7 +41,7 @@ impl HttpReceiver {
         let path = receiver.accepted();
         File::create(&path).doing(|| format!("making {}", path.display()))?;
         receiver.launch()?;
-        receiver.ready().await;
+        receiver.ready().await?;
         Ok(receiver)
     }
 
@@ -80,7 +76,7 @@ impl HttpReceiver {
     /// Starts it again on its port with its file, and awaits that it listens.
     pub async fn start_again(&self) {
         self.launch().unwrap_or_else(|error| panic!("{error}"));
-        self.ready().await;
+        self.ready().await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// The file of what it has accepted, a line for each request.
@@ -97,12 +93,10 @@ impl HttpReceiver {
         self.server.launch(&mut command, |_| ())
     }
 
-    async fn ready(&self) {
+    async fn ready(&self) -> Result<(), BedError> {
         let address = ("127.0.0.1", self.port.number());
-        let ready = within(READY, async || TcpStream::connect(address).await.map(drop));
-        if let Err(seen) = ready.await {
-            panic!("the receiver is not ready: {seen}; it said:\n{}", self.server.log_tail(15));
-        }
+        let ask = async || TcpStream::connect(address).await.map(drop);
+        self.server.ready("the receiver", ask).await
     }
 
     /// How many bytes of its file are written.

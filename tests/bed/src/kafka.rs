@@ -24,7 +24,6 @@ use crate::ca::{CertificateAuthority, KeyPair};
 use crate::cache;
 use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::jars::Jvm;
 use crate::port::Port;
 use crate::server::Server;
@@ -33,9 +32,6 @@ pub use cluster::Cluster;
 pub use topics::{Admin, Partition};
 
 use install::install;
-
-/// How long a broker may take to answer, recovery of its logs included.
-const READY: Duration = Duration::from_secs(90);
 
 /// What a broker is to be like; [`KafkaBuilder::start`] makes it.
 #[derive(Clone, Debug, Default)]
@@ -305,18 +301,7 @@ impl Kafka {
 
     /// Awaits that it answers for itself.
     async fn ready(&self) -> Result<(), BedError> {
-        let ready = within(READY, async || match self.answers().await {
-            Ok(()) => Ok(Ok(())),
-            Err(_) if self.pid().is_none() => Ok(Err("it ended")),
-            Err(seen) => Err(seen),
-        })
-        .await;
-        let reason = match ready {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(reason)) => reason.to_owned(),
-            Err(seen) => seen,
-        };
-        Err(BedError::Start { server: "Kafka".to_owned(), reason, log: self.log_tail(10) })
+        self.server.ready("Kafka", async || self.answers().await).await
     }
 
     /// Makes a topic; it has leaders when this returns.

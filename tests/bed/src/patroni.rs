@@ -15,22 +15,19 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio_postgres::config::TargetSessionAttrs;
-use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, Config, NoTls};
 
 use crate::error::{BedError, Doing};
 use crate::eventually::{eventually, within};
 use crate::http;
 use crate::os_account::OsAccount;
 use crate::port::Port;
-use crate::postgres::{Major, spelled};
+use crate::postgres::{Major, rows_of, spelled};
 use crate::server::{Server, kill_family, signal};
 
 const SCOPE: &str = "bed";
 
 const MEMBERS: usize = 3;
-
-/// How long etcd may take to accept connections.
-const READY: Duration = Duration::from_secs(30);
 
 /// How long a leader, or a standby that is copied, may take. Patroni notices the end of a leader
 /// after 20 s.
@@ -459,17 +456,8 @@ impl Etcd {
         command.args(["--initial-cluster", &format!("default={peer}")]);
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         self.server.launch(&mut command, |_| ())?;
-        let ready = within(READY, async || {
-            let accepts = TcpStream::connect((Ipv4Addr::LOCALHOST, self.client.number())).is_ok();
-            (accepts || self.server.pid().is_none()).then_some(accepts)
-        });
-        let reason = match ready.await {
-            Ok(true) => return Ok(()),
-            Ok(false) => "it ended".to_owned(),
-            Err(seen) => seen,
-        };
-        let log = self.server.log_tail(10);
-        Err(BedError::Start { server: "etcd".to_owned(), reason, log })
+        let address = (Ipv4Addr::LOCALHOST, self.client.number());
+        self.server.ready("etcd", async || TcpStream::connect(address).map(drop)).await
     }
 }
 
@@ -488,14 +476,7 @@ async fn ask(
     client: &Client,
     sql: &str,
 ) -> Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
-    let messages = client.simple_query(sql).await?;
-    let row = |message: &SimpleQueryMessage| match message {
-        SimpleQueryMessage::Row(row) => {
-            Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect())
-        }
-        _ => None,
-    };
-    Ok(messages.iter().filter_map(row).collect())
+    Ok(rows_of(&client.simple_query(sql).await?))
 }
 
 fn first(rows: Vec<Vec<Option<String>>>) -> Option<String> {

@@ -7,6 +7,7 @@ mod install;
 mod snapshot;
 mod standby;
 mod upgrade;
+mod wal;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,19 +24,15 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 use crate::cache;
 use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::os_account::OsAccount;
 use crate::port::Port;
-use crate::server::{Server, children_of, signal};
+use crate::server::{READY, Server, children_of, signal};
 
 use install::install_tools;
 pub(crate) use install::{install, of_the_system};
 
 pub use snapshot::DataSnapshot;
 pub use standby::{PausedReceiver, STANDBY_SLOT};
-
-/// How long a server may take to accept its first connection, recovery included.
-const READY: Duration = Duration::from_secs(60);
 
 /// A major version of PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -349,19 +346,16 @@ impl Postgres {
         self.query_rows(sql).await.into_iter().next()?.into_iter().next()?
     }
 
+    /// The same of a server that may not run.
+    pub async fn try_query_text(&self, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
+        let messages = self.connect("postgres").await?.simple_query(sql).await?;
+        Ok(rows_of(&messages).into_iter().next().and_then(|row| row.into_iter().next()?))
+    }
+
     /// All rows, all columns, as text.
     pub async fn query_rows(&self, sql: &str) -> Vec<Vec<Option<String>>> {
         let answer = self.client().await.simple_query(sql).await;
-        let messages = answer.unwrap_or_else(|error| panic!("{sql}: {}", spelled(&error)));
-        messages
-            .iter()
-            .filter_map(|message| match message {
-                SimpleQueryMessage::Row(row) => {
-                    Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect())
-                }
-                _ => None,
-            })
-            .collect()
+        rows_of(&answer.unwrap_or_else(|error| panic!("{sql}: {}", spelled(&error))))
     }
 
     /// Asks it to stop and returns at once.
@@ -423,26 +417,11 @@ impl Postgres {
         command.stdout(log).stderr(errors).current_dir("/").env_remove("PGDATA");
         self.account.apply(&mut command);
         self.server.launch(&mut command, |_| ())?;
-        let ready = within(READY, async || match self.connect("postgres").await {
-            Ok(_) => Ok(Ok(())),
-            Err(error) if answers(&error) => Ok(Ok(())),
-            Err(_) if self.pid().is_none() => Ok(Err("it ended")),
-            Err(error) => Err(spelled(&error)),
-        })
-        .await;
-        match ready {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(reason)) => Err(self.not_started(reason.to_owned())),
-            Err(seen) => Err(self.not_started(seen)),
-        }
-    }
-
-    fn not_started(&self, reason: String) -> BedError {
-        BedError::Start {
-            server: format!("PostgreSQL {}", self.major.number()),
-            reason,
-            log: self.log_tail(10),
-        }
+        let ask = async || match self.connect("postgres").await {
+            Err(error) if !answers(&error) => Err(spelled(&error)),
+            _ => Ok(()),
+        };
+        self.server.ready(format!("PostgreSQL {}", self.major.number()), ask).await
     }
 
     /// Stops it (a minute is given) and starts it again.
@@ -515,6 +494,16 @@ impl Postgres {
         fs::write(&path, format!("local all postgres trust\n{text}\n"))
             .doing(|| format!("writing {}", path.display()))
     }
+}
+
+pub(crate) fn rows_of(messages: &[SimpleQueryMessage]) -> Vec<Vec<Option<String>>> {
+    let row = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect())
+        }
+        _ => None,
+    };
+    messages.iter().filter_map(row).collect()
 }
 
 /// An error that only a server which accepts connections can send.

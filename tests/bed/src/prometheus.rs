@@ -6,19 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::http;
 use crate::port::Port;
 use crate::server::Server;
-
-/// How long it may take to be ready.
-const READY: Duration = Duration::from_secs(60);
 
 /// A running Prometheus. It is removed with its data on drop.
 #[derive(Debug)]
@@ -69,10 +64,8 @@ impl Prometheus {
             .stdout(prometheus.server.log()?)
             .stderr(prometheus.server.log()?);
         prometheus.server.launch(&mut command, |_| {})?;
-        let ready = within(READY, async || prometheus.ask("/api/v1/status/buildinfo").await).await;
-        ready.unwrap_or_else(|seen| {
-            panic!("Prometheus: {seen}; it said:\n{}", prometheus.server.log_tail(10))
-        });
+        let ask = async || prometheus.ask("/api/v1/status/buildinfo").await.map(drop);
+        prometheus.server.ready("Prometheus", ask).await?;
         Ok(prometheus)
     }
 

@@ -21,21 +21,18 @@ use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
 };
 use rustix::process::Signal;
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::ca::{CertificateAuthority, KeyPair};
 use crate::consumer::Consumed;
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
 
 /// Where Debian's package has its scripts, in a folder of its version.
 const PACKAGES: &str = "/usr/lib/rabbitmq/lib";
-
-/// How long it may take to start.
-const READY: Duration = Duration::from_secs(120);
 
 /// How long the next message may take.
 const STALL: Duration = Duration::from_secs(30);
@@ -100,7 +97,7 @@ impl RabbitMqBuilder {
         };
         rabbit.launch_mapper()?;
         rabbit.launch()?;
-        rabbit.ready().await;
+        rabbit.ready().await?;
         Ok(rabbit)
     }
 }
@@ -214,7 +211,7 @@ impl RabbitMq {
     /// Starts a stopped server on its port with its data, and awaits that it answers.
     pub async fn start_again(&self) {
         self.launch().unwrap_or_else(|error| panic!("{error}"));
-        self.ready().await;
+        self.ready().await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     fn launch_mapper(&self) -> Result<(), BedError> {
@@ -331,13 +328,14 @@ impl RabbitMq {
         all.to_string()
     }
 
-    async fn ready(&self) {
-        let ready = within(READY, async || {
+    async fn ready(&self) -> Result<(), BedError> {
+        let ask = async || {
+            // A client has threads of its own, which an attempt each 20 ms would start.
+            let listens = TcpStream::connect(("127.0.0.1", self.port())).await;
+            listens.map_err(|error| error.to_string())?;
             self.connect().await.map(drop).map_err(|error| error.to_string())
-        });
-        if let Err(seen) = ready.await {
-            panic!("RabbitMQ is not ready: {seen}; it said:\n{}", self.server.log_tail(30));
-        }
+        };
+        self.server.ready("RabbitMQ", ask).await
     }
 
     async fn connect(&self) -> lapin::Result<Connection> {

@@ -15,12 +15,8 @@ use tokio::sync::mpsc;
 use crate::ca::{CertificateAuthority, KeyPair};
 use crate::consumer::Consumed;
 use crate::error::{BedError, Doing};
-use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
-
-/// How long it may take to load its data.
-const READY: Duration = Duration::from_secs(60);
 
 /// How many entries are read at once.
 const CHUNK: usize = 1000;
@@ -60,7 +56,7 @@ impl RedisBuilder {
         let redis =
             Redis { server, port: Port::reserve()?, plain: Port::reserve()?, builder: self };
         redis.launch()?;
-        redis.ready().await;
+        redis.ready().await?;
         Ok(redis)
     }
 }
@@ -137,7 +133,7 @@ impl Redis {
     /// Starts a stopped server on its port with its data, and awaits that it answers.
     pub async fn start_again(&self) {
         self.launch().unwrap_or_else(|error| panic!("{error}"));
-        self.ready().await;
+        self.ready().await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Removes its data; it must not run.
@@ -186,15 +182,12 @@ impl Redis {
         self.server.launch(&mut command, |_| ())
     }
 
-    async fn ready(&self) {
-        let ready = within(READY, async || {
-            let mut client = self.try_client().await.map_err(|error| error.to_string())?;
-            let answer: Result<String, _> = redis::cmd("PING").query_async(&mut client).await;
-            answer.map(drop).map_err(|error| error.to_string())
-        });
-        if let Err(seen) = ready.await {
-            panic!("Redis is not ready: {seen}; it said:\n{}", self.server.log_tail(15));
-        }
+    async fn ready(&self) -> Result<(), BedError> {
+        let ask = async || {
+            let mut client = self.try_client().await?;
+            redis::cmd("PING").query_async::<String>(&mut client).await.map(drop)
+        };
+        self.server.ready("Redis", ask).await
     }
 
     async fn try_client(&self) -> redis::RedisResult<MultiplexedConnection> {

@@ -2,6 +2,7 @@
 //!
 //! Its owner decides what it runs and when it is ready.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::timeout;
 
 use crate::cleanup::CleanupGuard;
 use crate::error::{BedError, Doing};
 use crate::eventually::{within, within_blocking};
+
+/// How long a server may take until it answers, recovery of its data included: one limit for all.
+pub(crate) const READY: Duration = Duration::from_secs(120);
+
+/// How long one question may take that asks whether it does. A connection to a server that is just
+/// starting may stay without an answer.
+const ANSWER: Duration = Duration::from_secs(20);
 
 /// How long a server may take to shut down when its handle is dropped.
 const FAREWELL: Duration = Duration::from_secs(6);
@@ -82,6 +91,22 @@ impl Server {
         take(&mut child);
         *self.child() = Some(child);
         Ok(())
+    }
+
+    /// Awaits that the process answers; an error has the last lines of its log.
+    pub(crate) async fn ready<E: Display>(
+        &self,
+        name: impl Display,
+        mut ask: impl AsyncFnMut() -> Result<(), E>,
+    ) -> Result<(), BedError> {
+        let ready = within(READY, async || match timeout(ANSWER, ask()).await {
+            Ok(Ok(())) => Ok(Ok(())),
+            _ if self.pid().is_none() => Ok(Err("it ended".to_owned())),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no answer".to_owned()),
+        });
+        let (Ok(Err(reason)) | Err(reason)) = ready.await else { return Ok(()) };
+        Err(BedError::Start { server: name.to_string(), reason, log: self.log_tail(15) })
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{eventually, long_outage};
+use walpost_bed::{Endpoints, eventually, long_outage};
 
 use super::fixture::HttpFixture;
 use super::receiver::Answer;
@@ -27,17 +27,15 @@ async fn outage_keeps_session_position_and_memory() {
     fixture.confirmed(LONG_TIMEOUT).await;
     let walsender = fixture.inner.walsender().await;
     fixture.receiver.stop().await;
-    fixture.insert(20_000, 50).await;
+    let unconfirmed = fixture.inner.postgres.commit(&insert(20_000, 50)).await;
     walpost.await_line("http.url", SHORT_TIMEOUT).await;
     let before = walpost.rss_bytes().expect("it runs");
-    // Up to somewhere in the transaction, at the latest.
-    let confirmed = fixture.inner.confirmed_flush().await;
     // Several times what the server waits for a client that does not answer.
     tokio::time::sleep(Duration::from_secs(10)).await;
     fixture.insert(20_000, 50).await;
     let after = walpost.rss_bytes().expect("it runs");
     assert!(after < before + GROWTH, "{before} {after}");
-    assert_eq!(fixture.inner.confirmed_flush().await, confirmed, "nothing is confirmed");
+    fixture.inner.assert_unconfirmed(&unconfirmed).await;
     fixture.receiver.start_again();
     fixture.assert_exact().await;
     walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
@@ -157,21 +155,17 @@ async fn server_that_is_away_at_the_start_is_waited_for() {
     let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
     let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
     assert_eq!(line["endpoint"], format!("127.0.0.1:{}", fixture.receiver.port()));
-    let address = line["endpoints"].as_str().expect("an address").to_owned();
-    let ask = async |path: &str| {
-        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
-        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
-    };
+    let endpoints = Endpoints::of(&walpost).await;
     eventually(SHORT_TIMEOUT, "it is not ready", async || {
-        let (ready, text) = ask("/readyz").await;
+        let (ready, text) = endpoints.readiness().await;
         !ready && text.contains("HTTP endpoint")
     })
     .await;
     fixture.receiver.start_again();
-    eventually(LONG_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
     fixture.insert(10, 3).await;
     fixture.assert_exact().await;
-    let metrics = ask("/metrics").await.1;
+    let metrics = endpoints.metrics().await;
     let published =
         r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
-use walpost_bed::{Nats, eventually};
+use walpost_bed::{Endpoints, Nats, eventually};
 
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
 use crate::promise::Promise;
@@ -98,29 +98,25 @@ async fn endpoints_name_nats() {
     let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
     let line: Value = serde_json::from_str(&line).expect("a JSON line");
     assert_eq!(line["stream"], STREAM);
-    let address = line["endpoints"].as_str().expect("an address").to_owned();
-    let ask = async |path: &str| {
-        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
-        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
-    };
-    eventually(SHORT_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    let endpoints = Endpoints::of(&walpost).await;
+    eventually(SHORT_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
     fixture.insert(10, 3).await;
     fixture.assert_exact().await;
-    let status: Value = serde_json::from_str(&ask("/status").await.1).expect("JSON");
+    let status = endpoints.status().await;
     assert_eq!((&status["sink"], &status["sink_connected"]), (&"NATS".into(), &true.into()));
-    let metrics = ask("/metrics").await.1;
+    let metrics = endpoints.metrics().await;
     let published =
         r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
     fixture.nats.kill9().await;
     eventually(SHORT_TIMEOUT, "it is not ready", async || {
-        let (ready, text) = ask("/readyz").await;
+        let (ready, text) = endpoints.readiness().await;
         !ready && text.contains("NATS")
     })
     .await;
-    let metrics = ask("/metrics").await.1;
+    let metrics = endpoints.metrics().await;
     assert!(metrics.contains(r#"walpost_sink_connected{slot="walpost"} 0"#), "{metrics}");
     fixture.nats.start_again().await;
-    eventually(LONG_TIMEOUT, "it is ready again", async || ask("/readyz").await.0).await;
+    eventually(LONG_TIMEOUT, "it is ready again", async || endpoints.are_ready().await).await;
     stop(walpost).await;
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Nats, Proxy, eventually, long_outage};
 
@@ -26,21 +26,19 @@ async fn outage_keeps_session_position_and_memory() {
     fixture.confirmed(LONG_TIMEOUT).await;
     let walsender = fixture.inner.walsender().await;
     fixture.nats.kill9().await;
-    fixture.insert(20_000, 50).await;
+    let unconfirmed = fixture.inner.postgres.commit(&insert(20_000, 50)).await;
     // Whether the connection was idle when it was lost, or not.
     eventually(SHORT_TIMEOUT, "the outage is logged", async || {
         walpost.said("cannot deliver to NATS") || walpost.said("delivery failed; replaying")
     })
     .await;
     let before = walpost.rss_bytes().expect("it runs");
-    // Up to somewhere in the transaction, at the latest.
-    let confirmed = fixture.inner.confirmed_flush().await;
     // Several times what PostgreSQL waits for a client that does not answer.
     tokio::time::sleep(Duration::from_secs(15)).await;
     fixture.insert(20_000, 50).await;
     let after = walpost.rss_bytes().expect("it runs");
     assert!(after < before + GROWTH, "{before} {after}");
-    assert_eq!(fixture.inner.confirmed_flush().await, confirmed, "nothing is confirmed");
+    fixture.inner.assert_unconfirmed(&unconfirmed).await;
     assert!(walsender.is_some() && fixture.inner.walsender().await.is_some(), "it holds the slot");
     fixture.nats.start_again().await;
     fixture.assert_exact().await;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use walpost_bed::eventually;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::{Endpoints, eventually};
 
 use super::fixture::RabbitFixture;
 use crate::promise::Promise;
@@ -95,17 +95,13 @@ async fn status_metrics_and_readiness_are_those_of_rabbitmq() {
     let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
     let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
     assert_eq!(line["endpoint"], format!("127.0.0.1:{}", fixture.rabbit.port()));
-    let address = line["endpoints"].as_str().expect("an address").to_owned();
-    let ask = async |path: &str| {
-        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
-        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
-    };
+    let endpoints = Endpoints::of(&walpost).await;
     fixture.insert(10, 3).await;
     // The exchange does not exist.
     let line = walpost.await_line("no exchange", SHORT_TIMEOUT).await;
     assert!(line.contains("rabbitmq.exchange") && line.contains(&fixture.exchange), "{line}");
     eventually(SHORT_TIMEOUT, "it is not ready", async || {
-        let (ready, text) = ask("/readyz").await;
+        let (ready, text) = endpoints.readiness().await;
         !ready && text.contains("RabbitMQ")
     })
     .await;
@@ -113,14 +109,14 @@ async fn status_metrics_and_readiness_are_those_of_rabbitmq() {
     let queue = fixture.queue(0);
     fixture.rabbit.queue(&queue, &[]).await;
     fixture.rabbit.bind(&queue, &fixture.exchange, "").await;
-    eventually(LONG_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     assert!(fixture.rabbit.length(&queue).await >= 10);
-    let metrics = ask("/metrics").await.1;
+    let metrics = endpoints.metrics().await;
     let published =
         r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
-    let status: serde_json::Value = serde_json::from_str(&ask("/status").await.1).expect("JSON");
+    let status = endpoints.status().await;
     assert_eq!(status["sink"], "RabbitMQ");
     assert_eq!(status["sink_connected"], true);
     stop(walpost).await;

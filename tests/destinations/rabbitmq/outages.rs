@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Proxy, eventually, long_outage};
+use walpost_bed::{Endpoints, Proxy, eventually, long_outage};
 
 use super::fixture::{RabbitFixture, shared};
 use crate::promise::Promise;
@@ -25,31 +25,26 @@ async fn blocked_and_frozen_broker_is_waited_for() {
     fixture.inner.postgres.execute("SELECT pg_reload_conf()").await;
     let walpost = fixture.command("run").args(["--in-flight-bytes", "1MiB"]);
     let walpost = walpost.args(["--admin-listen", "127.0.0.1:0"]).start();
-    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
-    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
-    let address = line["endpoints"].as_str().expect("an address").to_owned();
-    let is_ready =
-        async || walpost::admin::ask(&address, "/readyz").await.expect("it answers").0.is_success();
+    let endpoints = Endpoints::of(&walpost).await;
     fixture.insert(100, 5).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     let walsender = fixture.inner.walsender().await;
     fixture.rabbit.control(&["set_vm_memory_high_watermark", "0"]).await;
-    fixture.insert(20_000, 50).await;
+    let unconfirmed = fixture.inner.postgres.commit(&insert(20_000, 50)).await;
     let line = walpost.await_line("has blocked publishers", SHORT_TIMEOUT).await;
     assert!(line.contains("low on memory"), "{line}");
-    eventually(SHORT_TIMEOUT, "it is not ready", async || !is_ready().await).await;
+    eventually(SHORT_TIMEOUT, "it is not ready", async || !endpoints.are_ready().await).await;
     let before = walpost.rss_bytes().expect("it runs");
-    let confirmed = fixture.inner.confirmed_flush().await;
     fixture.insert(20_000, 50).await;
     // More than PostgreSQL waits for a client that does not answer.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let after = walpost.rss_bytes().expect("it runs");
     assert!(after < before + GROWTH, "{before} {after}");
-    assert_eq!(fixture.inner.confirmed_flush().await, confirmed, "nothing is confirmed");
+    fixture.inner.assert_unconfirmed(&unconfirmed).await;
     fixture.rabbit.control(&["set_vm_memory_high_watermark", "0.6"]).await;
     fixture.assert_exact().await;
     walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "it is ready", is_ready).await;
+    eventually(SHORT_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
 
     assert_eq!(fixture.inner.walsender().await, walsender, "the same session");
 

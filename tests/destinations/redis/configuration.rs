@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, program, stop};
-use walpost_bed::{Redis, Walpost, eventually};
+use walpost_bed::{Endpoints, Redis, Walpost, eventually};
 
 use super::fixture::{RedisFixture, STREAM};
 use crate::promise::Promise;
@@ -143,29 +143,25 @@ async fn endpoints_name_redis() {
     let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
     let line: Value = serde_json::from_str(&line).expect("a JSON line");
     assert_eq!(line["stream"], STREAM);
-    let address = line["endpoints"].as_str().expect("an address").to_owned();
-    let ask = async |path: &str| {
-        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
-        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
-    };
-    eventually(SHORT_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    let endpoints = Endpoints::of(&walpost).await;
+    eventually(SHORT_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
     fixture.insert(10, 3).await;
     fixture.assert_exact().await;
-    let status: Value = serde_json::from_str(&ask("/status").await.1).expect("JSON");
+    let status = endpoints.status().await;
     assert_eq!((&status["sink"], &status["sink_connected"]), (&"Redis".into(), &true.into()));
-    let metrics = ask("/metrics").await.1;
+    let metrics = endpoints.metrics().await;
     let published =
         r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
     fixture.redis.kill9().await;
     eventually(SHORT_TIMEOUT, "it is not ready", async || {
-        let (ready, text) = ask("/readyz").await;
+        let (ready, text) = endpoints.readiness().await;
         !ready && text.contains("Redis")
     })
     .await;
-    let metrics = ask("/metrics").await.1;
+    let metrics = endpoints.metrics().await;
     assert!(metrics.contains(r#"walpost_sink_connected{slot="walpost"} 0"#), "{metrics}");
     fixture.redis.start_again().await;
-    eventually(LONG_TIMEOUT, "it is ready again", async || ask("/readyz").await.0).await;
+    eventually(LONG_TIMEOUT, "it is ready again", async || endpoints.are_ready().await).await;
     stop(walpost).await;
 }

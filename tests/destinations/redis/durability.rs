@@ -41,12 +41,17 @@ async fn redis_set_back_behind_what_is_confirmed_is_not_started_from() {
     fixture.redis.kill9().await;
     fixture.redis.start_again().await;
     fixture.insert(1, 5).await;
+    // The next event shows it, or the next position, which PostgreSQL's own WAL moves at any time: the
+    // key is opened again then, and compared with the slot.
+    let (lost, missing) =
+        ("Redis has lost records that it had acknowledged", "may be missing in Redis");
     let (code, said) = ended(&walpost).await;
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("Redis has lost records that it had acknowledged"), "{said}");
+    let (seen, other) =
+        (code == Some(1) && said.contains(lost), code == Some(3) && said.contains(missing));
+    assert!(seen || other, "{code:?}: {said}");
     let (code, said) = fixture.ended("run", &[]).await;
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("may be missing in Redis"), "{said}");
+    assert!(said.contains(missing), "{said}");
     // As the message says: from the slot's position on, and the lost ones by their rows.
     fixture.adopt().await;
     let walpost = fixture.run().await;

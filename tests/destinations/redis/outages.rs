@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Proxy, Redis, eventually, long_outage};
 
@@ -26,21 +26,19 @@ async fn outage_keeps_session_position_and_memory() {
     fixture.confirmed(LONG_TIMEOUT).await;
     let walsender = fixture.inner.walsender().await;
     fixture.redis.kill9().await;
-    fixture.insert(20_000, 50).await;
+    let unconfirmed = fixture.inner.postgres.commit(&insert(20_000, 50)).await;
     // Whether the connection was idle when it was lost, or not.
     eventually(SHORT_TIMEOUT, "the outage is logged", async || {
         walpost.said("cannot deliver to Redis") || walpost.said("delivery failed; replaying")
     })
     .await;
     let before = walpost.rss_bytes().expect("it runs");
-    // Up to somewhere in the transaction, at the latest.
-    let confirmed = fixture.inner.confirmed_flush().await;
     // Several times what the server waits for a client that does not answer.
     tokio::time::sleep(Duration::from_secs(10)).await;
     fixture.insert(20_000, 50).await;
     let after = walpost.rss_bytes().expect("it runs");
     assert!(after < before + GROWTH, "{before} {after}");
-    assert_eq!(fixture.inner.confirmed_flush().await, confirmed, "nothing is confirmed");
+    fixture.inner.assert_unconfirmed(&unconfirmed).await;
     assert!(fixture.inner.walsender().await.is_some(), "it holds the slot");
     fixture.redis.start_again().await;
     fixture.assert_exact().await;

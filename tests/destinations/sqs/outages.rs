@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{ElasticMq, Proxy, eventually, long_outage};
+use walpost_bed::{ElasticMq, Endpoints, Proxy, eventually, long_outage};
 
 use super::fixture::SqsFixture;
 use crate::promise::Promise;
@@ -34,17 +34,15 @@ async fn outage_keeps_session_position_and_memory() {
     let walsender = fixture.inner.walsender().await;
     proxy.refuse();
     proxy.cut();
-    fixture.insert(2000, 500).await;
+    let unconfirmed = fixture.inner.postgres.commit(&insert(2000, 500)).await;
     walpost.await_line("sqs.queue_url", SHORT_TIMEOUT).await;
     let before = walpost.rss_bytes().expect("it runs");
-    // Up to somewhere in the transaction, at the latest.
-    let confirmed = fixture.inner.confirmed_flush().await;
     // Several times what PostgreSQL waits for a client that does not answer.
     tokio::time::sleep(Duration::from_secs(10)).await;
     fixture.insert(2000, 500).await;
     let after = walpost.rss_bytes().expect("it runs");
     assert!(after < before + GROWTH, "{before} {after}");
-    assert_eq!(fixture.inner.confirmed_flush().await, confirmed, "nothing is confirmed");
+    fixture.inner.assert_unconfirmed(&unconfirmed).await;
     proxy.restore();
     fixture.assert_exact().await;
     walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
@@ -133,24 +131,20 @@ async fn server_that_is_away_at_the_start_is_waited_for() {
     let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
     let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
     assert_eq!(line["endpoint"], fixture.url.as_str());
-    let address = line["endpoints"].as_str().expect("an address").to_owned();
-    let ask = async |path: &str| {
-        let (status, text) = walpost::admin::ask(&address, path).await.expect("it answers");
-        (status.is_success(), String::from_utf8_lossy(&text).into_owned())
-    };
+    let endpoints = Endpoints::of(&walpost).await;
     eventually(SHORT_TIMEOUT, "it is not ready", async || {
-        let (ready, text) = ask("/readyz").await;
+        let (ready, text) = endpoints.readiness().await;
         !ready && text.contains("SQS")
     })
     .await;
     proxy.restore();
-    eventually(LONG_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
     fixture.insert(10, 3).await;
     fixture.assert_exact().await;
-    let status: serde_json::Value = serde_json::from_str(&ask("/status").await.1).expect("JSON");
+    let status = endpoints.status().await;
     let sink = (&status["sink"], &status["sink_connected"]);
     assert_eq!(sink, (&"Amazon SQS".into(), &true.into()));
-    let metrics = ask("/metrics").await.1;
+    let metrics = endpoints.metrics().await;
     let published =
         r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");

@@ -41,12 +41,10 @@ async fn slow(report: CaseReport, delay: Duration, bytes_per_second: Option<u32>
     writer.commits(200).await;
     let rolled_back = writer.stop().await;
     let mut most = 0;
-    let position =
-        fixture.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN");
-    let reached = format!("SELECT confirmed_flush_lsn >= '{position}' FROM pg_replication_slots");
+    let position = fixture.postgres.wal_end().await;
     eventually(LONG_TIMEOUT, "all is confirmed, through the slow line", async || {
         most = most.max(walpost.rss_bytes().unwrap_or(u64::MAX));
-        fixture.postgres.query_text(&reached).await == Some("t".into())
+        fixture.has_confirmed(&position).await
     })
     .await;
     assert!(most < settled + GROWTH, "{settled} bytes grew to {most}");

@@ -57,7 +57,7 @@ async fn coordinator_killed(report: CaseReport) {
         let node = cluster.node(coordinator);
         node.kill9().await;
         let postgres = &scene.fixture.postgres;
-        let end = postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN");
+        let end = postgres.wal_end().await;
         let passed = format!("SELECT confirmed_flush_lsn > '{end}' FROM pg_replication_slots");
         eventually(LONG_TIMEOUT, "another one coordinates", async || {
             postgres.query_text(&passed).await == Some("t".into())

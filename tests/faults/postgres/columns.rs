@@ -3,7 +3,6 @@
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, assert_in_log_order, insert, record_of};
 use walpost_bed::oracle::judge;
 
-use super::{covers, current_wal_lsn};
 use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
@@ -85,7 +84,7 @@ async fn halts_at(report: CaseReport, (change, role): (&'static str, &'static st
         fixture.postgres.execute(&insert(10, 3)).await;
         fixture.committed().await
     };
-    let before = current_wal_lsn(&fixture).await;
+    let before = fixture.postgres.wal_end().await;
     fixture.postgres.execute(&format!("ALTER TABLE public.outbox {change}")).await;
     let columns = match role {
         "event_type" => "(aggregate_type, aggregate_id, happened) VALUES ('order', '1', 'placed')",
@@ -94,12 +93,12 @@ async fn halts_at(report: CaseReport, (change, role): (&'static str, &'static st
         _ => "(aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'placed')",
     };
     fixture.postgres.execute(&format!("INSERT INTO public.outbox {columns}")).await;
-    let after = current_wal_lsn(&fixture).await;
+    let after = fixture.postgres.wal_end().await;
     let text = report.ends(&walpost, 4).await;
     let line = text.lines().last().unwrap_or_default();
     assert!(line.contains("table public.outbox has no column for `"), "{line}");
     assert!(line.contains(&format!("outbox.columns.{role}")), "{line}");
-    assert!(covers(&fixture, &before).await && !covers(&fixture, &after).await);
+    assert!(fixture.has_confirmed(&before).await && !fixture.has_confirmed(&after).await);
     report.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
 }
 

@@ -4,7 +4,6 @@ use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, record_of};
 use walpost_bed::oracle::{Row, judge};
 use walpost_bed::{Kafka, Major, Postgres};
 
-use super::{covers, current_wal_lsn};
 use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
@@ -78,13 +77,13 @@ async fn unknown_bytes(report: CaseReport) {
     };
     fixture.postgres.execute(&row("before", "'p'")).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    let good = current_wal_lsn(&fixture).await;
+    let good = fixture.postgres.wal_end().await;
     fixture.postgres.execute(&row("guilty", r"E'p\344'")).await;
-    let bad = current_wal_lsn(&fixture).await;
+    let bad = fixture.postgres.wal_end().await;
     fixture.postgres.execute(&row("after", "'p'")).await;
     let text = report.ends(&walpost, 4).await;
     assert!(text.contains("of a logical message has no form in UTF-8"), "{text}");
-    assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
+    assert!(fixture.has_confirmed(&good).await && !fixture.has_confirmed(&bad).await);
     let row = |id: &str| Row::new(id, "k");
     judge(&[row("before")], std::iter::empty(), &fixture.records().await).assert_exact();
 

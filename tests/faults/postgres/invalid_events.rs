@@ -6,7 +6,6 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, record_
 use walpost_bed::oracle::{Row, judge};
 use walpost_bed::{Kafka, Walpost};
 
-use super::{covers, current_wal_lsn};
 use crate::case::{Case, CaseReport};
 
 /// Of a row that no budget has room for: it is held whole.
@@ -52,19 +51,19 @@ async fn without_key(report: CaseReport, key: &str) {
     for _ in 0..3 {
         fixture.postgres.execute(&insert(5, 3)).await;
     }
-    let good = current_wal_lsn(&fixture).await;
+    let good = fixture.postgres.wal_end().await;
     let rows = fixture.committed().await;
     let guilty = format!(
         "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type) \
          VALUES (md5('guilty')::uuid, 'order', {key}, 'placed')"
     );
     fixture.postgres.execute(&format!("{guilty}; {}", insert(5, 3))).await;
-    let bad = current_wal_lsn(&fixture).await;
+    let bad = fixture.postgres.wal_end().await;
     fixture.postgres.execute(&insert(5, 3)).await;
     let id = fixture.postgres.query_text("SELECT md5('guilty')::uuid").await.expect("an id");
     let line = halts(&report, &fixture, &walpost, &id, &rows).await;
     assert!(line.contains("aggregate_id"), "{line}");
-    assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
+    assert!(fixture.has_confirmed(&good).await && !fixture.has_confirmed(&bad).await);
     // The next start halts at it again.
     halts(&report, &fixture, &fixture.command("run").start(), &id, &rows).await;
 }
@@ -133,9 +132,9 @@ async fn large(report: CaseReport, kind: &str) {
     };
     client.batch_execute(&row(1, 10)).await.expect("small");
     fixture.confirmed(SHORT_TIMEOUT).await;
-    let good = current_wal_lsn(&fixture).await;
+    let good = fixture.postgres.wal_end().await;
     client.batch_execute(&row(271_828, LARGE_BYTES)).await.expect("large");
-    let bad = current_wal_lsn(&fixture).await;
+    let bad = fixture.postgres.wal_end().await;
     let mut peak = 0;
     walpost_bed::eventually(LONG_TIMEOUT, "it halts", async || {
         peak = walpost.peak_rss_bytes().unwrap_or(0).max(peak);
@@ -147,5 +146,5 @@ async fn large(report: CaseReport, kind: &str) {
     report.did(format!("{} MiB at the most", peak >> 20));
     let line = halts(&report, &fixture, &walpost, "271828", &[Row::new(1, "k")]).await;
     assert!(line.contains("message.max.bytes"), "{line}");
-    assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
+    assert!(fixture.has_confirmed(&good).await && !fixture.has_confirmed(&bad).await);
 }

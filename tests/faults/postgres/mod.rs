@@ -17,7 +17,6 @@ mod volume;
 use std::collections::HashSet;
 
 use walpost_bed::Consumed;
-use walpost_bed::fixture::Fixture;
 use walpost_bed::oracle::Row;
 
 use crate::case::Case;
@@ -54,17 +53,4 @@ fn repeated_transactions(records: &[Consumed]) -> usize {
     let repeated = positions.filter(|position| !seen.insert(*position));
     let commits = repeated.filter_map(|position| position.split('/').next());
     commits.collect::<HashSet<_>>().len()
-}
-
-/// Where the log ends now.
-async fn current_wal_lsn(fixture: &Fixture) -> String {
-    fixture.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN")
-}
-
-/// Whether the slot has confirmed up to there.
-async fn covers(fixture: &Fixture, lsn: &str) -> bool {
-    let query = format!(
-        "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = 'walpost'"
-    );
-    fixture.postgres.query_text(&query).await.expect("the slot") == "t"
 }

@@ -5,7 +5,6 @@ use walpost_bed::fixture::{
 };
 use walpost_bed::{Stop, eventually};
 
-use super::{covers, current_wal_lsn};
 use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
@@ -181,9 +180,10 @@ async fn long_open(report: CaseReport) {
         .query_text("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
         .await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
-    let before = current_wal_lsn(&fixture).await;
+    let before = fixture.postgres.wal_end().await;
     client.batch_execute("COMMIT").await.expect("committed");
-    eventually(SHORT_TIMEOUT, "it is published", async || covers(&fixture, &before).await).await;
+    eventually(SHORT_TIMEOUT, "it is published", async || fixture.has_confirmed(&before).await)
+        .await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     report.exact(&fixture.judge().await);
     assert_in_log_order(&fixture.records().await);

@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::install::install;
-use super::{Admin, Kafka, KafkaBuilder, READY, tools};
+use super::{Admin, Kafka, KafkaBuilder, tools};
 use crate::error::BedError;
 use crate::eventually::eventually;
 use crate::port::Port;
+use crate::server::READY;
 
 const NODES: u32 = 3;
 

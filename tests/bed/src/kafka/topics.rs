@@ -10,8 +10,9 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
-use super::{READY, in_background};
+use super::in_background;
 use crate::eventually::eventually;
+use crate::server::READY;
 
 /// Brokers, by their addresses.
 #[derive(Clone, Debug)]

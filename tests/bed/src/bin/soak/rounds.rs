@@ -128,7 +128,8 @@ async fn look(
     // published was committed already.
     let confirmed = confirmed(services).await?;
     let records = services.target.records(epoch).await;
-    all_visible(services).await?;
+    let visible = services.fixture().postgres.older_transactions_end(LONG_TIMEOUT).await;
+    visible.map_err(|seen| services.said(&seen))?;
     let committed = services.fixture().committed().await;
     let mut verdict = judge_all(&committed, &writer.rolled_back(), &records);
     verdict.missing.clear();
@@ -140,19 +141,6 @@ async fn look(
     let count = unpublished.len();
     locked(report).unpublished += count;
     Err(services.said(&format!("{count} rows confirmed, not published: {first}")))
-}
-
-/// Awaits that all transactions that are in the log are visible. A walsender reads a COMMIT as soon as it
-/// is in the log; its session may be stopped just then, and other sessions see its rows only later.
-async fn all_visible(services: &Services) -> Result<(), Broken> {
-    let number = |text: String| text.parse::<u64>().map_err(|error| format!("{text:?}: {error}"));
-    let next = number(services.ask("SELECT pg_current_xact_id()").await?)?;
-    let reached = within(LONG_TIMEOUT, async || {
-        let oldest = services.ask("SELECT pg_snapshot_xmin(pg_current_snapshot())").await?;
-        let oldest = number(oldest)?;
-        if oldest > next { Ok(()) } else { Err(format!("transaction {oldest} is not over")) }
-    });
-    reached.await.map_err(|seen| services.said(&seen))
 }
 
 /// Ends an epoch once all of it is confirmed, and makes room.

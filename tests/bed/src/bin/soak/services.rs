@@ -57,27 +57,10 @@ impl Services {
 
     /// The first value of a query's first row, asked again while the server recovers.
     pub(crate) async fn ask(&self, query: &str) -> Result<String, Broken> {
-        let config = self.config();
-        let asked = within(LONG_TIMEOUT, async || {
-            let (client, connection) = config.connect(tokio_postgres::NoTls).await?;
-            tokio::spawn(connection);
-            client.simple_query(query).await
-        });
-        let answer = asked.await.map_err(|seen| format!("{query}: {seen}"))?;
-        let value = answer.iter().find_map(|message| match message {
-            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        });
-        // No row is an answer as well.
-        Ok(value.unwrap_or_default())
-    }
-
-    fn config(&self) -> tokio_postgres::Config {
         let postgres = &self.fixture().postgres;
-        let mut config = tokio_postgres::Config::new();
-        config.host_path(postgres.socket_dir()).port(postgres.port());
-        config.user("postgres").dbname("postgres").application_name("soak");
-        config
+        let asked = within(LONG_TIMEOUT, async || postgres.try_query_text(query).await);
+        // No row is an answer as well.
+        Ok(asked.await.map_err(|seen| format!("{query}: {seen}"))?.unwrap_or_default())
     }
 
     /// Why something is wrong, with the last lines of walpost's log.
