@@ -19,6 +19,7 @@ use crate::ca::{CertificateAuthority, KeyPair};
 use crate::cache;
 use crate::consumer::Consumed;
 use crate::error::{BedError, Doing};
+use crate::eventually::under_load;
 use crate::port::Port;
 use crate::server::Server;
 
@@ -222,7 +223,7 @@ impl Nats {
 
     async fn try_client(&self) -> Result<Client, String> {
         let mut options = ConnectOptions::new()
-            .request_timeout(Some(STALL))
+            .request_timeout(Some(under_load(STALL)))
             .subscription_capacity(1 << 20)
             .max_reconnects(1);
         if let Some((_, root)) = &self.builder.tls {
@@ -301,7 +302,7 @@ impl Nats {
             let ordered = client.publish_with_reply(next.clone(), inbox.clone(), order.into());
             ordered.await.expect("it is sent");
             for _ in 0..batch {
-                let message = tokio::time::timeout(STALL, received.next()).await;
+                let message = tokio::time::timeout(under_load(STALL), received.next()).await;
                 let message = message.expect("a message in time").expect("a message");
                 messages.push(stored(message));
             }

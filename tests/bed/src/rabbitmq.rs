@@ -28,6 +28,7 @@ use tokio::time::timeout;
 use crate::ca::{CertificateAuthority, KeyPair};
 use crate::consumer::Consumed;
 use crate::error::{BedError, Doing};
+use crate::eventually::under_load;
 use crate::port::Port;
 use crate::server::Server;
 
@@ -477,7 +478,7 @@ impl RabbitMq {
             let mut consumer = consumer.await.expect("a consumer");
             let mut last = 0;
             for left in (0..there).rev() {
-                let next = timeout(STALL, consumer.next()).await;
+                let next = timeout(under_load(STALL), consumer.next()).await;
                 let delivery = next.unwrap_or_else(|_| panic!("{left} of {there} do not come"));
                 let delivery = delivery.expect("a message").expect("it is read");
                 last = delivery.delivery_tag;
