@@ -478,9 +478,14 @@ async fn role_that_may_not_write_messages_can_recover() {
                   REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) FROM PUBLIC";
     postgres.execute(revoke).await;
     lost.fixture.source = lost.fixture.postgres.url_for("operator");
-    // WAL that no commit flushes.
-    let unflushed = "SELECT pg_logical_emit_message(false, '', 'x')";
-    lost.fixture.postgres.execute(unflushed).await;
+    // WAL that no commit flushes, all the time.
+    let writer = lost.fixture.postgres.client().await;
+    let writer = tokio::spawn(async move {
+        while writer.batch_execute("SELECT pg_logical_emit_message(false, '', 'x')").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
     let (code, said) = lost.recover(&[]).await;
+    writer.abort();
     assert_eq!((code, counted(&said, "missing in Kafka")), (Some(0), 0), "{said}");
 }
