@@ -1,12 +1,20 @@
 //! What the destinations other than Kafka have in common.
 
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+use std::path::PathBuf;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use std::time::Duration;
 
 #[cfg(any(feature = "nats", feature = "redis"))]
 use super::layout;
 use super::option_error;
-#[cfg(any(feature = "http", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(
+    feature = "http",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis",
+    feature = "sqs"
+))]
 use crate::config::Environment;
 use crate::config::{Config, ConfigError, Setting, SinkKind};
 #[cfg(any(feature = "nats", feature = "redis"))]
@@ -77,6 +85,29 @@ pub(super) fn router(
         });
     }
     Ok(Router::new(profile).allowing(allowed.without(Some(reserved))).naming(names))
+}
+
+/// The client's certificate and its private key, which two settings name together.
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+pub(super) fn client_identity(
+    config: &Config,
+    environment: &Environment,
+    (cert_setting, certificate): (Setting, &Option<PathBuf>),
+    (key_setting, key): (Setting, &Option<PathBuf>),
+) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
+    let own = |path: &PathBuf| environment.path(path);
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(Some((own(certificate), own(key)))),
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            let reason = format!("needs its private key: set {}", key_setting.key());
+            Err(config.invalid(cert_setting, &reason))
+        }
+        (None, Some(_)) => {
+            let reason = format!("needs its certificate: set {}", cert_setting.key());
+            Err(config.invalid(key_setting, &reason))
+        }
+    }
 }
 
 /// Of a store that is at the destination beside the stream: the state key that `topic` names.

@@ -176,9 +176,16 @@ settings! {
     NatsSubject = row("nats.subject", Text, "Subject of an event, with the placeholders `{topic}`, `{key}` and `{partition(N)}`.")
         .details("`{topic}` is what `record.topic` makes; its dots separate tokens. `{key}` is one token, percent-encoded where a subject could not have it; `{partition(8)}` is a number from 0 to 7 that depends on the key alone. The stream must have the subjects. Dead letters have the subject `poison.dead_letter_topic`. See [subjects](nats.md#subjects).")
         .variable().default("{topic}");
+    NatsSyncInterval = row("nats.sync_interval", Duration, "The servers' `jetstream.sync_interval`, which clients cannot see: for that long a crash of a machine may lose acknowledged messages, so walpost confirms them to PostgreSQL only then. `0s` for `always`. Accepts `ms`, `s` and `min`.")
+        .details("Only WAL waits, not delivery. See [what survives a crash](nats.md#what-survives-a-crash).")
+        .variable().default("2min");
     NatsCredentialsFile = row("nats.credentials_file", Text, "File with a JWT and its seed (`.creds`), or with the seed of an NKey. Read again at each connect.")
         .variable();
     NatsCaFile = row("nats.ca_file", Text, "PEM file of the authorities that sign the servers' certificates, for `tls://`. Without it, those of the operating system.")
+        .variable();
+    NatsCertFile = row("nats.cert_file", Text, "PEM file of walpost's own certificate, for `tls://` servers that verify their clients. Read again at each connect.")
+        .variable();
+    NatsKeyFile = row("nats.key_file", Text, "PEM file of the private key of `nats.cert_file`.")
         .variable();
     RabbitmqUrl = row("rabbitmq.url", Text, "RabbitMQ: `amqp://[user:password@]host[:port][/vhost]`, or `amqps://` for TLS.")
         .details("Prefer `WALPOST_RABBITMQ_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `:` in a password or a vhost are written percent-encoded. Without a vhost, `/` is used; without a login, `guest`, which RabbitMQ accepts from its own machine only.")
@@ -206,6 +213,10 @@ settings! {
         .details("With `0`, a failover to a replica that is behind loses entries. See [what survives a crash](redis.md#what-survives-a-crash).")
         .variable().default("0");
     RedisCaFile = row("redis.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `rediss://`. Without it, those of the operating system.")
+        .variable();
+    RedisCertFile = row("redis.cert_file", Text, "PEM file of walpost's own certificate, for a `rediss://` server that verifies its clients. Read again at each connect.")
+        .variable();
+    RedisKeyFile = row("redis.key_file", Text, "PEM file of the private key of `redis.cert_file`.")
         .variable();
     HttpUrl = row("http.url", Text, "URL to which each event is sent by POST. `{topic}` in path or query stands for the record's topic.")
         .details("Prefer `WALPOST_HTTP_URL_FILE` if it contains a token: walpost reads that file again at each connect.")
@@ -277,7 +288,7 @@ settings! {
     PoisonInvalidTopic = row("poison.invalid_topic", Text, "Policy for an event whose topic has an invalid name, or is not in `record.topics_allowed`: `halt`, `dead_letter` or `skip`.")
         .default("halt");
     PoisonMissingTopic = row("poison.missing_topic", Text, "Policy for an event whose topic does not exist or may not be written to: `wait`, `halt`, `dead_letter` or `skip`.")
-        .details("With RabbitMQ it is for an event that no queue takes. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
+        .details("With RabbitMQ it is for an event that no queue takes, with NATS for one whose subject the stream does not have. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
         .default("wait");
     PoisonRefused = row("poison.refused", Text, "Policy for an event that the brokers reject permanently: `halt`, `dead_letter` or `skip`.")
         .default("halt");

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Destinations that tell that there is no place for a record.
-const MISS_TOPICS: [SinkKind; 2] = [SinkKind::Kafka, SinkKind::RabbitMq];
+const MISS_TOPICS: [SinkKind; 3] = [SinkKind::Kafka, SinkKind::Nats, SinkKind::RabbitMq];
 
 /// Settings of Kafka alone, outside of `[kafka]`.
 const KAFKAS: [Setting; 6] = [
@@ -64,8 +64,13 @@ impl Values {
             url: SecretString::from(url),
             stream: self.parsed(Setting::NatsStream, values::nats_stream)?,
             subject: self.text(Setting::NatsSubject).unwrap_or_default().to_owned(),
+            sync_interval: self.parsed(Setting::NatsSyncInterval, |text| {
+                units::parse_duration(text).map_err(|error| error.to_string())
+            })?,
             credentials_file: self.text(Setting::NatsCredentialsFile).map(PathBuf::from),
             ca_file: self.text(Setting::NatsCaFile).map(PathBuf::from),
+            cert_file: self.text(Setting::NatsCertFile).map(PathBuf::from),
+            key_file: self.text(Setting::NatsKeyFile).map(PathBuf::from),
         })
     }
 
@@ -92,6 +97,8 @@ impl Values {
             maxlen: self.optional(Setting::RedisMaxlen, values::maxlen)?,
             wait_replicas: self.parsed(Setting::RedisWaitReplicas, values::wait_replicas)?,
             ca_file: self.text(Setting::RedisCaFile).map(PathBuf::from),
+            cert_file: self.text(Setting::RedisCertFile).map(PathBuf::from),
+            key_file: self.text(Setting::RedisKeyFile).map(PathBuf::from),
         })
     }
 

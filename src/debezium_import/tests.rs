@@ -298,8 +298,11 @@ fn every_option_is_reported_once_whatever_its_value() {
 #[test]
 fn many_options_and_converters_are_read_in_proportion_to_their_number() {
     let number = 200_000;
-    let mut text: String = (0..number).map(|n| format!("unknown.{n}=1\nunknown.{n}=2\n")).collect();
-    let names: Vec<_> = (0..number).map(|n| format!("c{n}")).collect();
-    text.push_str(&format!("converters={}\n", names.join(",")));
+    let (mut text, mut names) = (String::new(), String::new());
+    for n in 0..number {
+        let _ = writeln!(text, "unknown.{n}=1\nunknown.{n}=2");
+        let _ = write!(names, "c{n},");
+    }
+    let _ = writeln!(text, "converters={names}");
     assert!(with(&text).len() > number);
 }

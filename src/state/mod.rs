@@ -21,6 +21,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::lsn::Lsn;
 use crate::position::EventPosition;
 
 pub use self::delivered::{Bookmark, Delivered};
@@ -28,10 +29,34 @@ pub use self::handle::StoreHandle;
 pub(crate) use self::kafka::{Newest, read_newest};
 pub use self::kafka::{kafka_state, kafka_state_with_events};
 #[cfg(feature = "nats")]
-pub(crate) use self::nats::nats_state;
+pub(crate) use self::nats::{nats_state, read_nats_state};
 pub use self::record::{ChosenRows, State, StateKey, UnfinishedRows, UnreadableState};
 #[cfg(feature = "redis")]
-pub(crate) use self::redis::redis_state;
+pub(crate) use self::redis::{read_redis_state, redis_state};
+
+/// The position in a store that knows the last published event.
+#[cfg(any(feature = "nats", feature = "redis"))]
+#[derive(Debug)]
+pub(crate) struct StoredPosition {
+    pub(crate) state: State,
+    /// The last published event.
+    pub(crate) published: Option<EventPosition>,
+}
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+impl StoredPosition {
+    /// The LSN that WAL must reach at least.
+    pub(crate) fn needed(&self) -> Lsn {
+        needed(&self.state, self.published)
+    }
+}
+
+/// The LSN that WAL must reach at least: behind what the state has, and behind the last event in the
+/// store. An event up to that one counts as delivered, so it has to be the one that was published.
+pub(crate) fn needed(state: &State, published: Option<EventPosition>) -> Lsn {
+    let behind = published.map(|last| Lsn::new(last.commit_lsn.as_u64().saturating_add(1)));
+    state.acked_upto.max(behind.unwrap_or_default())
+}
 
 /// Where the position is kept. Every call returns at once; the outcome is an event.
 pub trait StateStore: Send {
@@ -47,6 +72,11 @@ pub trait StateStore: Send {
     /// [`StateStore::write`].
     fn adopt(&mut self, state: &State) {
         self.write(state);
+    }
+
+    /// For how long the store may lose a write that it has acknowledged, with the events before it.
+    fn may_lose(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// The next event, if there is one.

@@ -7,14 +7,15 @@
 use std::thread;
 use std::time::Duration;
 
+use async_nats::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::timeout;
 
-use super::handle::{Order, StoreHandle};
-use super::{State, StateEvent, StateFailure, StateKey};
+use super::handle::{MayLose, Order, StoreHandle};
+use super::{State, StateEvent, StateFailure, StateKey, StoredPosition};
 use crate::sink::nats::{
-    Claims, Connection, Entry, Failure, KEY, NatsConfig, NatsSource, adopt, bucket, connect,
-    last_event, nonce, open, write_state,
+    Claims, Connection, Entry, Failure, KEY, Last, NatsConfig, NatsSource, StreamInfo, adopt,
+    bucket, connect, last_event, nonce, open, read, usable_stream, write_state,
 };
 
 /// Timeout for each step.
@@ -25,11 +26,12 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// adopted.
 pub(crate) fn nats_state(source: NatsSource, claims: Claims, checks: bool) -> StoreHandle {
     let (handle, (orders, reports)) = StoreHandle::new("state key");
+    let may_lose = handle.loss();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         // Without it the channel is closed, which is seen with the first order.
         let Ok(runtime) = runtime else { return };
-        let worker = Worker { source, claims, checks, open: None };
+        let worker = Worker { source, claims, checks, may_lose, open: None };
         runtime.block_on(worker.work(orders, &reports));
         runtime.shutdown_background();
     });
@@ -40,6 +42,7 @@ struct Worker {
     source: NatsSource,
     claims: Claims,
     checks: bool,
+    may_lose: MayLose,
     open: Option<OpenKey>,
 }
 
@@ -85,6 +88,8 @@ impl Worker {
     async fn open(&mut self, key: &StateKey) -> Result<StateEvent, StateFailure> {
         self.open = None;
         let config = self.source.read().map_err(StateFailure::Unavailable)?;
+        // The sync itself takes a moment.
+        self.may_lose.set(config.sync_interval + config.sync_interval / 8);
         let connection = connect(&config).await?;
         let (owner, claim) = (key.names().to_string(), nonce());
         let client = &connection.client;
@@ -98,24 +103,9 @@ impl Worker {
                 transaction_timeout: None,
             });
         };
-        if entry.owner() != owner {
-            return Err(StateFailure::Unreadable(format!(
-                "stream {} belongs to another walpost, or another server or slot of this one: {}, \
-                 and this is {owner}. Set nats.stream to another stream; or, if the other one is \
-                 gone for good, delete the state key {KEY} in the bucket {} and run `walpost adopt \
-                 --apply`",
-                config.stream,
-                entry.owner(),
-                bucket(&config.stream)
-            )));
-        }
-        let found = connection.or_failed(last_event(client, &config, &entry, &opened.stream)).await;
-        let last = match found {
-            Err(Failure::Stream(_)) if !self.checks => None,
-            found => found?,
-        };
-        let state = State::of_json(entry.state().as_bytes())
-            .map_err(|error| StateFailure::Unreadable(error.to_string()))?;
+        let known = (&entry, &opened.stream);
+        let judged = judged(client, &config, &owner, known, self.checks);
+        let (state, last) = connection.or_failed(judged).await?;
         self.claims.set_last(last);
         self.claims.set(Some(claim.clone()));
         self.open = Some(OpenKey { connection, config, owner, claim, entry: Some(entry) });
@@ -148,6 +138,55 @@ impl Worker {
     }
 }
 
+/// Judges what `owner` has found. `checks`: the stream must end with a message of walpost's.
+async fn judged(
+    client: &Client,
+    config: &NatsConfig,
+    owner: &str,
+    (entry, stream): (&Entry, &StreamInfo),
+    checks: bool,
+) -> Result<(State, Option<Last>), Failure> {
+    if entry.owner() != owner {
+        return Err(Failure::Unsupported(format!(
+            "stream {} belongs to another walpost, or another server or slot of this one: {}, and \
+             this is {owner}. Set nats.stream to another stream; or, if the other one is gone for \
+             good, delete the state key {KEY} in the bucket {} and run `walpost adopt --apply`",
+            config.stream,
+            entry.owner(),
+            bucket(&config.stream)
+        )));
+    }
+    let last = match last_event(client, config, entry, stream).await {
+        Err(Failure::Stream(_)) if !checks => None,
+        found => found?,
+    };
+    let state = State::of_json(entry.state().as_bytes())
+        .map_err(|error| Failure::Unsupported(error.to_string()))?;
+    let state = match entry.reached(last) {
+        Some(reached) => state.set_back(reached),
+        None => state,
+    };
+    Ok((state, last))
+}
+
+/// Reads what opening the key of `key` would find, and changes nothing.
+pub(crate) async fn read_nats_state(
+    connection: &Connection,
+    config: &NatsConfig,
+    key: &StateKey,
+) -> Result<Option<StoredPosition>, StateFailure> {
+    let owner = key.names().to_string();
+    let client = &connection.client;
+    let reading = async {
+        let stream = usable_stream(client, config).await?;
+        let Some(entry) = read(client, config).await? else { return Ok(None) };
+        let (state, last) = judged(client, config, &owner, (&entry, &stream), true).await?;
+        let published = last.map(|last| last.position);
+        Ok(Some(StoredPosition { state, published }))
+    };
+    Ok(connection.or_failed(reading).await?)
+}
+
 fn not_open() -> StateFailure {
     StateFailure::Unavailable("it is not open".to_owned())
 }
@@ -155,13 +194,16 @@ fn not_open() -> StateFailure {
 impl From<Failure> for StateFailure {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Unreachable(reason) | Failure::Unusable(reason) | Failure::Gap(reason) => {
-                Self::Unavailable(reason)
-            }
+            Failure::Unreachable(reason)
+            | Failure::Unusable(reason)
+            | Failure::Message { reason, .. }
+            | Failure::Gap(reason) => Self::Unavailable(reason),
             Failure::Unauthenticated(reason) => Self::Unauthenticated(reason),
             Failure::Unauthorized(reason) => Self::Unauthorized(reason),
+            Failure::Denied(_) => Self::Unauthorized(failure.to_string()),
             Failure::Fenced => Self::Fenced,
-            Failure::Stream(reason) => Self::Unreadable(reason),
+            Failure::Unsupported(reason) => Self::Unreadable(reason),
+            Failure::Stream(reason) => Self::Diverged(reason),
         }
     }
 }

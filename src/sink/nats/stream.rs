@@ -1,21 +1,22 @@
 //! The sink itself: it makes batches of messages, and reports what became of them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::batch::{Batch, Sent};
 use super::claims::Claims;
 use super::config::{NatsConfig, NatsSource};
 use super::failure::Failure;
 use super::link::{NatsLink, Synced};
-use super::message::{Target, too_large};
+use super::message::{Target, Unsent, too_large};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
-use crate::outlet::{Outlet, ProduceError, Refusal};
+use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::link::{Event, Producer};
-use crate::sink::{Condition, Outcome, Peer, Report, Sink, SinkError};
+use crate::sink::suspicion::Suspicion;
+use crate::sink::{Condition, Fault, Outcome, Peer, Report, Sink, SinkError};
 
 /// NATS.
 const NATS: Peer = Peer {
@@ -29,6 +30,13 @@ const NATS: Peer = Peer {
 /// The code of the publish-error metric for records that are refused before they are sent.
 const REFUSED: &str = "refused";
 
+/// How long a subject that could not be published to is not tried again: each attempt costs the
+/// connection, and a replay.
+const RETRY_SUBJECT: Duration = Duration::from_secs(10);
+
+/// How many such subjects are remembered.
+const DENIED_MAX: usize = 64;
+
 /// A stream of JetStream.
 pub struct NatsSink {
     target: Target,
@@ -37,6 +45,11 @@ pub struct NatsSink {
     chain: Option<Chain>,
     /// The highest sequence number that was acknowledged in this process.
     acknowledged: u64,
+    /// Subjects to which the server has not let the user publish, and since when.
+    denied: Vec<(String, Instant)>,
+    /// The event whose subject is waited for, and since when.
+    waiting: Option<(EventPosition, Instant)>,
+    suspicion: Suspicion,
 }
 
 /// What is there, and what was sent, over the current connection.
@@ -65,12 +78,22 @@ impl NatsSink {
             stream: config.stream.clone(),
             template: config.subject.clone(),
             dead_letters: config.dead_letters.clone(),
+            waits: config.waits,
         };
         Ok(Self::over(target, claims, Producer::new(source, metrics)?))
     }
 
     fn over(target: Target, claims: Claims, producer: Producer<NatsLink>) -> Self {
-        Self { target, claims, producer, chain: None, acknowledged: 0 }
+        Self {
+            target,
+            claims,
+            producer,
+            chain: None,
+            acknowledged: 0,
+            denied: Vec::new(),
+            waiting: None,
+            suspicion: Suspicion::default(),
+        }
     }
 
     /// Asks for a connection under the current claim, once.
@@ -93,7 +116,7 @@ impl NatsSink {
         }
     }
 
-    fn synced(&mut self, synced: Synced) {
+    fn synced(&mut self, mut synced: Synced) {
         if synced.end < self.acknowledged {
             self.producer.conditions.push(Condition::Regressed(format!(
                 "stream {} ends at message {}, and NATS has acknowledged {}",
@@ -105,11 +128,14 @@ impl NatsSink {
         self.acknowledged = synced.end;
         self.claims.set_last(synced.last);
         let position = synced.last.map(|last| last.position);
+        self.denied.retain(|(_, since)| since.elapsed() < RETRY_SUBJECT);
+        synced.limits.denied = self.denied.iter().map(|(subject, _)| subject.clone()).collect();
         self.chain = Some(Chain { tail: synced.end, position, previous: None, version, synced });
     }
 
     fn stored(&mut self, batch: &Sent, at: Instant) {
         self.acknowledged = batch.last.seq;
+        self.suspicion.stored();
         self.claims.set_last(Some(batch.last));
         self.producer.delivered(&batch.tally, at);
     }
@@ -117,8 +143,24 @@ impl NatsSink {
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
         let is_idle = self.producer.in_flight == 0;
-        self.chain = None;
+        let position = self.chain.take().and_then(|chain| chain.position);
         self.producer.asked();
+        match failure {
+            Failure::Denied(subject) => {
+                self.denied.truncate(DENIED_MAX - 1);
+                self.denied.insert(0, (subject.clone(), Instant::now()));
+            }
+            Failure::Message { seq, is_alone, is_known, reason } => {
+                let outcome = if *is_known {
+                    let reason = reason.clone();
+                    Outcome::Refused(Refusal { ground: Ground::Other, may_pass: false, reason })
+                } else {
+                    self.suspicion.refused(position.filter(|_| *is_alone), reason)
+                };
+                self.producer.reports.push(Report::new(*seq, outcome));
+            }
+            _ => {}
+        }
         if *failure == Failure::Fenced {
             self.claims.set(None);
         } else if is_idle {
@@ -132,6 +174,26 @@ impl NatsSink {
     fn break_off(&mut self, reason: String) {
         self.chain = None;
         self.producer.break_off(reason);
+    }
+
+    /// The event cannot be published before its subject can be, and no other one is published before it.
+    fn wait(&mut self, position: EventPosition, reason: &str) -> ProduceError {
+        let since = match self.waiting {
+            Some((waiting, since)) if waiting == position => since,
+            _ => {
+                let reason = format!("the event at {position} waits: {reason}");
+                self.producer.conditions.push(Condition::Stalled { reason, fault: Fault::Brokers });
+                Instant::now()
+            }
+        };
+        self.waiting = Some((position, since));
+        // A new connection reads again what the stream takes.
+        if self.producer.in_flight == 0 && since.elapsed() >= RETRY_SUBJECT {
+            self.waiting = Some((position, Instant::now()));
+            self.chain = None;
+            self.ask_for_connection();
+        }
+        ProduceError::Full
     }
 
     fn refused(&self, topic: &str, refusal: Refusal) -> Refusal {
@@ -168,10 +230,14 @@ impl Outlet for NatsSink {
         let built = self.target.message((seq, record), &id, last, &chain.synced.limits);
         let message = match built {
             Ok(message) => message,
-            Err(refusal) => {
+            Err(Unsent::Refused(refusal)) => {
                 return Err(ProduceError::Refused(self.refused(record.topic, refusal)));
             }
+            Err(Unsent::Waits(reason)) => return Err(self.wait(position, &reason)),
         };
+        if self.waiting.take_if(|(waiting, _)| *waiting <= position).is_some() {
+            self.producer.conditions.push(Condition::Flowing);
+        }
         let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
         let batch = self.producer.batch.get_or_insert_with(|| Batch::new(chain.tail, position, at));
         batch.push(message, position, record);
@@ -253,6 +319,7 @@ mod tests {
             stream: "s".to_owned(),
             template: "{topic}".parse().expect("a template"),
             dead_letters: "dead".to_owned(),
+            waits: false,
         };
         (NatsSink::over(target, Claims::default(), producer), received)
     }
@@ -275,7 +342,8 @@ mod tests {
 
     fn synced(sink: &mut NatsSink, end: u64, last: Option<u64>) {
         let last = last.map(|lsn| Last { seq: end, position: at(lsn) });
-        let limits = Limits { bytes: 999, from: "max_payload", subjects: vec![">".to_owned()] };
+        let (subjects, denied) = (vec![">".to_owned()], Vec::new());
+        let limits = Limits { bytes: 999, from: "max_payload", subjects, denied };
         let writer = Writer::new("o", 1);
         let synced = Synced { writer, end, last, limits };
         sink.producer.happened(Event::Synced(synced));

@@ -89,7 +89,8 @@ impl Link for RedisLink {
                 biased;
                 Some((batch, outcome)) = sent.next(), if !sent.is_empty() => {
                     if let Err(failure) = outcome {
-                        return Ended::Failed(failure.of_values(batch.largest));
+                        let is_alone = sent.is_empty() && batch.tally.seqs.len() == 1;
+                        return Ended::Failed(of_batch(failure, &batch, is_alone));
                     }
                     progress = Instant::now();
                     session.done(batch);
@@ -164,6 +165,17 @@ fn send(mut client: MultiplexedConnection, batch: Batch, config: &RedisConfig) -
         };
         (batch, outcome)
     })
+}
+
+/// The failure as the answer to this batch, which was alone in flight or not.
+fn of_batch(failure: Failure, batch: &Batch, is_alone: bool) -> Failure {
+    match failure {
+        Failure::Entry { number, is_known, reason, .. } => {
+            let seq = batch.tally.seqs.get(number).copied();
+            Failure::Entry { number, seq, is_alone, is_known, reason }
+        }
+        other => other.of_values(batch.largest),
+    }
 }
 
 /// Waits until enough replicas have everything that this connection has written.

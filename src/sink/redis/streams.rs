@@ -16,6 +16,7 @@ use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::link::{Event, Producer};
+use crate::sink::suspicion::Suspicion;
 use crate::sink::{Condition, Outcome, Peer, Report, Sink, SinkError};
 
 /// Redis.
@@ -30,6 +31,10 @@ const REDIS: Peer = Peer {
 /// The size of a value that Redis accepts by default, in bytes: `proto-max-bulk-len`.
 const VALUE_MAX: u64 = 512 << 20;
 
+/// The size of an entry that Redis stores, in bytes: `STREAM_LISTPACK_MAX_SIZE`, less what names and
+/// lengths take.
+const ENTRY_MAX: u64 = (1 << 30) - (1 << 20);
+
 /// The code of the publish-error metric for records that are refused before they are sent.
 const REFUSED: &str = "refused";
 
@@ -41,6 +46,7 @@ pub struct RedisSink {
     chain: Option<Chain>,
     /// The size of a value that the server accepts, as far as known, in bytes.
     value_max: u64,
+    suspicion: Suspicion,
 }
 
 /// What is there, and what was sent, over the current connection.
@@ -70,7 +76,14 @@ impl RedisSink {
     }
 
     fn over(keys: Keys, claims: Claims, producer: Producer<RedisLink>) -> Self {
-        Self { keys, claims, producer, chain: None, value_max: VALUE_MAX }
+        Self {
+            keys,
+            claims,
+            producer,
+            chain: None,
+            value_max: VALUE_MAX,
+            suspicion: Suspicion::default(),
+        }
     }
 
     /// Asks for a connection under the current claim, once.
@@ -112,6 +125,7 @@ impl RedisSink {
 
     fn added(&mut self, batch: &Batch, at: Instant) {
         self.claims.acknowledge(batch.last);
+        self.suspicion.stored();
         self.producer.delivered(&batch.tally, at);
     }
 
@@ -121,8 +135,19 @@ impl RedisSink {
             self.value_max = self.value_max.min(bytes.saturating_sub(1));
         }
         let is_idle = self.producer.in_flight == 0;
-        let version = self.chain.take().map(|chain| chain.version);
+        let chain = self.chain.take();
+        let version = chain.as_ref().map(|chain| chain.version);
         let version = self.producer.asked().or(version);
+        if let Failure::Entry { seq: Some(seq), is_alone, is_known, reason, .. } = failure {
+            let position = chain.and_then(|chain| chain.tail.position()).filter(|_| *is_alone);
+            let outcome = if *is_known {
+                let reason = reason.clone();
+                Outcome::Refused(Refusal { ground: Ground::Size, may_pass: false, reason })
+            } else {
+                self.suspicion.refused(position, reason)
+            };
+            self.producer.reports.push(Report::new(*seq, outcome));
+        }
         match failure {
             Failure::Fenced | Failure::Superseded => {
                 if let Some(version) = version {
@@ -158,8 +183,14 @@ impl RedisSink {
     }
 
     /// Why a record cannot be an entry.
-    fn refusal(&self, bytes: u64, fields: usize) -> Option<Refusal> {
-        let reason = if bytes > self.value_max {
+    fn refusal(&self, (bytes, total): (u64, u64), fields: usize) -> Option<Refusal> {
+        let is_large = bytes > self.value_max || total > ENTRY_MAX;
+        let reason = if total > ENTRY_MAX {
+            format!(
+                "an entry of {total} bytes is larger than Redis stores (at most {ENTRY_MAX}): publish \
+                 smaller events"
+            )
+        } else if bytes > self.value_max {
             format!(
                 "a value of {bytes} bytes is larger than Redis accepts (at most {}): raise \
                  proto-max-bulk-len, up to 512 MB, or publish smaller events",
@@ -172,7 +203,7 @@ impl RedisSink {
         } else {
             return None;
         };
-        let ground = if bytes > self.value_max { Ground::Size } else { Ground::Other };
+        let ground = if is_large { Ground::Size } else { Ground::Other };
         Some(Refusal { ground, may_pass: false, reason })
     }
 }
@@ -184,6 +215,7 @@ fn code_of(failure: &Failure) -> &'static str {
         Failure::Unauthenticated(_) => "unauthenticated",
         Failure::Unauthorized(_) => "unauthorized",
         Failure::Unusable(_) | Failure::TooLarge { .. } => "unusable",
+        Failure::Entry { .. } => "entry",
         Failure::Unsupported(_) => "unsupported",
         Failure::Superseded => "superseded",
         Failure::Fenced => "fenced",
@@ -214,8 +246,8 @@ impl Outlet for RedisSink {
         if id <= chain.tail {
             return Err(ProduceError::Broken(format!("{position} came after a later event")));
         }
-        let (bytes, fields) = (largest(record), fields(record));
-        if let Some(refusal) = self.refusal(bytes, fields) {
+        let bytes = (largest(record), record.bytes() as u64);
+        if let Some(refusal) = self.refusal(bytes, fields(record)) {
             self.producer.metrics.publish_error(record.topic, REFUSED);
             return Err(ProduceError::Refused(refusal));
         }

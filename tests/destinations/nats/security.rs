@@ -57,6 +57,26 @@ async fn tls_with_a_private_authority_is_used_and_verified() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificate_is_shown_to_servers_that_verify_it() {
+    let authority = CertificateAuthority::new();
+    let fixture = NatsFixture::bare(Nats::builder().mutual_tls(&authority).start().await).await;
+    fixture.nats.add_stream(STREAM, SUBJECTS, &json!({})).await;
+    let root = format!("[nats]\nca_file = '{}'\n", authority.root().display());
+    let fixture = fixture.configured(&root);
+    let (code, said) = fixture.ended("adopt", &["--apply"]).await;
+    assert_ne!(code, Some(0), "{said}");
+    let own = authority.client("walpost", "walpost");
+    let certificate = format!("{root}cert_file = '{}'\n", own.certificate.display());
+    let fixture = fixture.configured(&certificate);
+    let (code, said) = fixture.ended("adopt", &["--apply"]).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("set nats.key_file"), "{said}");
+    let fixture = fixture.configured(&format!("{certificate}key_file = '{}'\n", own.key.display()));
+    fixture.adopt().await;
+    delivers(&fixture).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_with_the_documented_rights_is_enough_and_its_password_is_never_shown() {
     let user = format!("{{ user: walpost, password: s3cret, permissions: {PERMISSIONS} }}");
     let mut fixture = with_users(&user).await;
@@ -76,17 +96,48 @@ async fn user_with_the_documented_rights_is_enough_and_its_password_is_never_sho
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn right_that_is_missing_is_named() {
-    let permissions = PERMISSIONS.replace("\"outbox.>\", ", "");
-    let user = format!("{{ user: walpost, password: s3cret, permissions: {permissions} }}");
-    let mut fixture = with_users(&user).await;
+async fn subject_that_walposts_user_may_not_publish_to_is_waited_for() {
+    let mut fixture = with_users(&limited_user()).await;
     fixture.url = format!("nats://walpost:s3cret@{}", address(&fixture));
     fixture.adopt().await;
     let walpost = fixture.run().await;
-    fixture.insert(1, 1).await;
-    let line = walpost.await_line("Permissions Violation", LONG_TIMEOUT).await;
-    assert!(line.contains("outbox.event.order"), "{line}");
-    walpost.kill9().await;
+    fixture.insert(3, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.inner.postgres.execute(OF_ANOTHER).await;
+    fixture.insert(3, 3).await;
+    let line = walpost.await_line("waits: walpost's user may not publish", LONG_TIMEOUT).await;
+    assert!(line.contains("`outbox.event.other`") && line.contains("the event at "), "{line}");
+    let user = format!("{{ user: walpost, password: s3cret, permissions: {PERMISSIONS} }}");
+    fixture.nats.reload(&format!("authorization {{ users = [ {BED}, {user} ] }}"));
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+/// The row does not stop those behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subject_that_walposts_user_may_not_publish_to_takes_its_policy() {
+    let fixture = with_users(&limited_user()).await;
+    let mut fixture = fixture.configured("[poison]\nmissing_topic = 'skip'\n");
+    fixture.url = format!("nats://walpost:s3cret@{}", address(&fixture));
+    fixture.adopt().await;
+    fixture.inner.postgres.execute(OF_ANOTHER).await;
+    fixture.insert(3, 3).await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let records = fixture.records().await;
+    assert!(records.iter().all(|record| record.topic == "outbox.event.order"), "{records:?}");
+    assert_eq!(records.len(), 3);
+    stop(walpost).await;
+}
+
+/// A row whose subject the limited user may not publish to.
+const OF_ANOTHER: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
+                          VALUES ('other', 'k', 'placed')";
+
+/// A user that may publish events of one type.
+fn limited_user() -> String {
+    let permissions = PERMISSIONS.replace("\"outbox.>\", ", "\"outbox.event.order\", ");
+    format!("{{ user: walpost, password: s3cret, permissions: {permissions} }}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

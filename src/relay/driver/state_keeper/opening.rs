@@ -10,7 +10,7 @@ use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::{AckedPosition, Feed, SlotError, Source, SourceError};
-use crate::state::{State, StateEvent, StateFailure, StateKey, unix_ms};
+use crate::state::{State, StateEvent, StateFailure, StateKey, needed, unix_ms};
 
 /// What was read.
 struct Found {
@@ -25,13 +25,6 @@ enum Read {
     Done(Box<Found>),
     /// The session does not begin; `None`: without the topic.
     Ended(Option<StateOpened>),
-}
-
-/// Where WAL has to reach at least: behind what the state has, and behind the last event in the store.
-/// An event up to that one counts as delivered, so it has to be the one that was published.
-fn needed(state: &State, published: Option<EventPosition>) -> Lsn {
-    let behind = published.map(|last| Lsn::new(last.commit_lsn.as_u64().saturating_add(1)));
-    state.acked_upto.max(behind.unwrap_or_default())
 }
 
 impl<P: Source, S: Sink> Relay<P, S> {
@@ -152,12 +145,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
         // exactly-once mode the position of another one may be confirmed too.
         let is_others = self.session.last.is_none()
             || after_another
-            || self.core.is_exactly_once() && state.acked_upto > keeper.covered();
+            || self.core.is_exactly_once() && state.acked_upto > keeper.written_upto();
         if is_others && state.layout == layout {
             session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
         }
         self.log_agreement(&keeper.settings, acked);
         let is_new_layout = state.layout != layout;
+        let (may_lose, now) = (keeper.store.may_lose(), Instant::now());
+        if keeper.own.contains(&Some(id(&state))) {
+            keeper.kept.reopened(acked, may_lose, now);
+        } else {
+            keeper.kept.opened(acked, session.start(), may_lose, now);
+        }
         keeper.own = [Some(id(&state)), None];
         // Otherwise rows may not have been published while they were written.
         let delivered = state.delivered.filter(|_| state.layout == layout);
@@ -176,7 +175,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         });
         keeper.phase = Phase::Open;
         keeper.metrics.state_trouble(None);
-        note_position(&keeper.metrics, keeper.covered());
+        note_position(&keeper.metrics, keeper.written_upto());
         // What is published from here on has ordinals of this layout.
         if is_new_layout && keeper.settings.lossy_store.is_some() {
             return Ok(Some(self.write_layout(keeper, session).await?));
