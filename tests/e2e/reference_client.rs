@@ -94,7 +94,7 @@ async fn by_the_reference(postgres: &Postgres, slot: &str, end: Lsn) -> Got {
             }
             ReplicationEvent::KeepAlive { wal_end, .. } if lsn(wal_end) >= end => break,
             ReplicationEvent::KeepAlive { .. } => continue,
-            other => panic!("{other:?}"),
+            other @ ReplicationEvent::StoppedAt { .. } => panic!("{other:?}"),
         };
         got.messages.push(message);
         got.bytes += bytes as u64;
