@@ -180,12 +180,12 @@ mod tests {
 
     #[test]
     fn load_is_the_larger_of_now_and_the_last_minute() {
-        let load = |text, processors| (load_of(text, processors) * 100.0).round();
-        assert_eq!(load("0.50 2.89 1.60 1/812 4711\n", 2), 100.0);
-        assert_eq!(load("6.00 2.89 1.60 1/812 4711\n", 2), 300.0);
-        assert_eq!(load("0.50 2.89 1.60 7/812 4711\n", 2), 350.0);
-        assert_eq!(load("800.00 2.89 1.60 7/812 4711\n", 2), LOAD_MAX * 100.0);
-        assert_eq!(load("", 2), 100.0);
+        let load = |text, processors| format!("{:.2}", load_of(text, processors));
+        assert_eq!(load("0.50 2.89 1.60 1/812 4711\n", 2), "1.00");
+        assert_eq!(load("6.00 2.89 1.60 1/812 4711\n", 2), "3.00");
+        assert_eq!(load("0.50 2.89 1.60 7/812 4711\n", 2), "3.50");
+        assert_eq!(load("800.00 2.89 1.60 7/812 4711\n", 2), format!("{LOAD_MAX:.2}"));
+        assert_eq!(load("", 2), "1.00");
     }
 
     #[test]
