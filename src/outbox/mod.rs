@@ -16,7 +16,7 @@ mod types;
 use crate::position::EventPosition;
 use std::collections::{BTreeMap, HashMap};
 
-use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
+use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation, TypeName};
 
 pub(crate) use columns::FieldTarget;
 pub use columns::{ColumnNames, Needs, Role, Roles};
@@ -87,7 +87,7 @@ pub struct Outbox {
     plans: BTreeMap<Oid, Plan>,
     /// The plan by which rows of a table were last read, in any session.
     read: HashMap<TableName, Plan>,
-    /// Data types that are not built in, from the catalogs.
+    /// Data types that are not built in, from the catalogs and from Type messages.
     types: HashMap<Oid, DataType>,
 }
 
@@ -106,6 +106,15 @@ impl Outbox {
             self.plans.insert(relation.oid, plan);
         }
         Ok(())
+    }
+
+    /// Takes a Type message. The stream alone tells what a type was when the rows were written: the
+    /// catalogs may have lost it since.
+    pub fn type_named(&mut self, named: &TypeName) {
+        let TypeName { oid, base_schema, base_name } = named;
+        if (base_schema.as_str(), base_name.as_str()) == ("pg_catalog", "bytea") {
+            self.types.insert(*oid, DataType::BYTEA);
+        }
     }
 
     /// Takes a Relation message; a later one for the same relation replaces it. After an error the

@@ -18,9 +18,6 @@ use super::table::TableName;
 use super::trace;
 use super::types::{DataType, FieldTypes};
 
-/// `pg_type.oid` of `bytea`.
-const BYTEA: Oid = 17;
-
 /// Why a table cannot be used as the configured outbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
@@ -152,7 +149,7 @@ impl Plan {
         let step = |name: &str, place| {
             let column = relation.columns.iter().position(|column| column.name == name)?;
             let is_bytea = place == FieldTarget::Role(Role::Payload)
-                && relation.columns[column].type_oid == BYTEA;
+                && DataType::of(&relation.columns[column], types) == DataType::BYTEA;
             Some(Step { column, name: name.to_owned(), place, is_bytea })
         };
         let mut steps = Vec::new();
@@ -251,15 +248,14 @@ fn field_types(
     let mut types = FieldTypes { placed: vec![None; placed], ..FieldTypes::default() };
     for step in steps {
         let column = &relation.columns[step.column];
-        let found = DataType::builtin(column.type_oid, column.type_modifier);
-        let found = found.or_else(|| known.get(&column.type_oid).copied());
+        let found = DataType::of(column, known);
         let slot = match step.place {
             FieldTarget::Role(role) => Some(&mut types.roles[role as usize]),
             FieldTarget::Placed(index) => types.placed.get_mut(index),
             FieldTarget::Trace => None,
         };
         if let Some(slot) = slot {
-            *slot = Some(found.unwrap_or(DataType::Unknown));
+            *slot = Some(found);
         }
     }
     types

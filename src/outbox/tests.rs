@@ -122,3 +122,37 @@ fn only_transactional_messages_with_the_prefix_are_events() {
     let error = outbox.message_event(&message, POSITION, NOW).expect("ours").expect_err("an array");
     assert!(error.to_string().contains("is not a JSON object"), "{error}");
 }
+
+#[test]
+fn bytes_of_a_domain_are_told_by_the_stream_whatever_the_catalogs_know() {
+    const DOMAIN: Oid = 16_500;
+    let named = |oid, base_schema: &str, base_name: &str| {
+        let (base_schema, base_name) = (base_schema.to_owned(), base_name.to_owned());
+        TypeName { oid, base_schema, base_name }
+    };
+    let mut of_domain = relation(1, "outbox", &COLUMNS);
+    of_domain.columns[3].type_oid = DOMAIN;
+    let tuple = encode::texts(&[Some("1"), Some("Order"), Some("7"), Some("\\x00ff")]);
+    let insert = Insert { relation: 1, tuple };
+    let payload = |outbox: &Outbox| {
+        let event = outbox.event(&insert, POSITION, NOW).expect("ours").expect("an event");
+        event.payload.map(std::borrow::Cow::into_owned)
+    };
+    let text = Some(b"\\x00ff".to_vec());
+    for (first, expected) in [
+        (named(DOMAIN, "pg_catalog", "bytea"), Some(vec![0, 0xff])),
+        // A type that only has the name.
+        (named(DOMAIN, "public", "bytea"), text.clone()),
+        (named(DOMAIN, "pg_catalog", "text"), text.clone()),
+        (named(DOMAIN + 1, "pg_catalog", "bytea"), text),
+    ] {
+        let mut outbox = outbox(&["outbox"]);
+        outbox.type_named(&first);
+        outbox.relation(&of_domain).expect("a plan");
+        assert_eq!(payload(&outbox), expected, "{first:?}");
+        // Rows that are read by SQL have no Type message.
+        let types = vec![(DOMAIN, DataType::Builtin { oid: 17, modifier: -1 })];
+        outbox.expect(&FoundTable { relation: of_domain.clone(), types }).expect("a plan");
+        assert_eq!(payload(&outbox), Some(vec![0, 0xff]));
+    }
+}

@@ -1,8 +1,9 @@
 //! The data types of an event's fields, as far as a record's format depends on them.
 
+use std::collections::HashMap;
 use std::fmt;
 
-use crate::pgoutput::{Oid, Relation};
+use crate::pgoutput::{Column, Oid, Relation};
 
 use super::columns::FieldTarget;
 use super::columns::Role;
@@ -40,9 +41,18 @@ pub enum DataType {
 }
 
 impl DataType {
+    /// `bytea`, which has no modifiers.
+    pub(super) const BYTEA: Self = Self::Builtin { oid: 17, modifier: -1 };
+
     /// The data type with that OID, if it is built in.
     pub fn builtin(oid: Oid, modifier: i32) -> Option<Self> {
         (oid < OWN_OIDS_END).then_some(Self::Builtin { oid, modifier })
+    }
+
+    /// The data type of a column; `known` are the types that are not built in.
+    pub(super) fn of(column: &Column, known: &HashMap<Oid, Self>) -> Self {
+        let own = Self::builtin(column.type_oid, column.type_modifier);
+        own.or_else(|| known.get(&column.type_oid).copied()).unwrap_or(Self::Unknown)
     }
 }
 

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use super::message::{
-    Begin, Column, Commit, Insert, LogicalMessage, Message, Oid, Relation, Tuple,
+    Begin, Column, Commit, Insert, LogicalMessage, Message, Oid, Relation, Tuple, TypeName,
 };
 use super::reader::{DecodeError, Reader};
 
@@ -38,10 +38,9 @@ pub fn decode(bytes: &Bytes) -> Result<Message, DecodeError> {
             Message::Origin
         }
         b'Y' => {
-            reader.u32()?;
-            reader.string()?;
-            reader.string()?;
-            Message::Type
+            let oid = reader.u32()?;
+            let base_schema = schema(reader.string()?).to_owned();
+            Message::Type(TypeName { oid, base_schema, base_name: reader.string()?.to_owned() })
         }
         tag => return Err(DecodeError::UnknownTag(tag)),
     };
@@ -64,11 +63,7 @@ fn commit(reader: &mut Reader<'_>) -> Result<Commit, DecodeError> {
 
 fn relation(reader: &mut Reader<'_>) -> Result<Relation, DecodeError> {
     let oid = reader.u32()?;
-    // PostgreSQL sends the schema `pg_catalog` as an empty string.
-    let schema = match reader.string()? {
-        "" => "pg_catalog",
-        schema => schema,
-    };
+    let schema = schema(reader.string()?);
     let name = reader.string()?;
     reader.one_of(b"dnfi", "a replica identity")?;
     let count = usize::from(reader.u16()?);
@@ -81,6 +76,11 @@ fn relation(reader: &mut Reader<'_>) -> Result<Relation, DecodeError> {
         columns.push(Column { name, type_oid, type_modifier });
     }
     Ok(Relation { oid, schema: schema.to_owned(), name: name.to_owned(), columns })
+}
+
+/// A schema's name: PostgreSQL sends `pg_catalog` as an empty string.
+fn schema(sent: &str) -> &str {
+    if sent.is_empty() { "pg_catalog" } else { sent }
 }
 
 fn insert(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Insert, DecodeError> {

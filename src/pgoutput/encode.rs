@@ -43,7 +43,12 @@ pub(crate) fn message(message: &Message) -> Bytes {
             out.put_i64(commit.commit_time.micros());
         }
         Message::Origin => out.put_slice(b"O\0\0\0\0\0\0\0\x01elsewhere\0"),
-        Message::Type => out.put_slice(b"Y\0\0\x40\0public\0mood\0"),
+        Message::Type(found) => {
+            out.put_u8(b'Y');
+            out.put_u32(found.oid);
+            string(&mut out, &found.base_schema);
+            string(&mut out, &found.base_name);
+        }
         Message::Relation(relation) => {
             out.put_u8(b'R');
             out.put_u32(relation.oid);

@@ -55,8 +55,8 @@ pub enum Message {
     Origin,
     /// A relation's columns, sent before its first row of a session and after a change.
     Relation(Relation),
-    /// A data type's name; contains no row.
-    Type,
+    /// A data type that is not built in, sent before each Relation that has a column of it.
+    Type(TypeName),
     /// A row was inserted.
     Insert(Insert),
     /// A row of this relation was updated; the row itself is ignored.
@@ -89,6 +89,17 @@ pub struct Commit {
     pub end_lsn: Lsn,
     /// When the transaction committed.
     pub commit_time: PgTimestamp,
+}
+
+/// The name of a data type at the time of the change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeName {
+    /// The type's OID; columns refer to it.
+    pub oid: Oid,
+    /// The schema of its base type if it is a domain, otherwise its own.
+    pub base_schema: String,
+    /// The name of its base type if it is a domain, otherwise its own.
+    pub base_name: String,
 }
 
 /// A relation's name and columns.

@@ -13,6 +13,6 @@ mod tuple;
 pub use decode::decode;
 pub use message::{
     Begin, Column, Commit, Insert, LogicalMessage, Message, Oid, PgTimestamp, Relation, Tuple,
-    Value,
+    TypeName, Value,
 };
 pub use reader::DecodeError;

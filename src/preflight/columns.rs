@@ -17,7 +17,6 @@ const SUBJECT: &str = "columns";
 const COLUMNS: &str = "
     SELECT a.attname::pg_catalog.text, NOT a.attnotnull AND NOT t.typnotnull, a.atthasdef,
            b.typname::pg_catalog.text, b.typcategory::pg_catalog.text,
-           t.typtype = 'd',
            coalesce(m.published AND a.attgenerated = '' AND a.attnum <> ALL (m.columns), false),
            a.attgenerated <> ''
       FROM pg_catalog.pg_class c
@@ -43,7 +42,6 @@ struct Kind {
     name: String,
     /// `pg_type.typcategory`.
     category: String,
-    is_domain: bool,
 }
 
 /// Why a column may not be sent.
@@ -56,14 +54,13 @@ enum Unsent {
 
 impl Column {
     fn of(row: &Row) -> Result<Self, tokio_postgres::Error> {
-        let kind =
-            Kind { name: row.try_get(3)?, category: row.try_get(4)?, is_domain: row.try_get(5)? };
+        let kind = Kind { name: row.try_get(3)?, category: row.try_get(4)? };
         Ok(Self {
             name: row.try_get(0)?,
             nullable: row.try_get(1)?,
             has_default: row.try_get(2)?,
             kind,
-            unsent: match (row.try_get(6)?, row.try_get(7)?) {
+            unsent: match (row.try_get(5)?, row.try_get(6)?) {
                 (true, _) => Some(Unsent::LeftOut),
                 (false, true) => Some(Unsent::Generated),
                 (false, false) => None,
@@ -239,17 +236,6 @@ impl Looked<'_> {
         let Self { table, .. } = self;
         let name = identifier_in_quotes(&column.name);
         let finding = |code, text| Finding::error((SUBJECT, code), text);
-        if column.kind.is_domain && column.kind.name == "bytea" {
-            let text = format!("the type of column {name} of {table} is a domain over bytea");
-            let finding = finding("column_domain_bytea", text).why(
-                "the replication stream names only the domain, so walpost would publish the text \
-                 of the hex form instead of the bytes",
-            );
-            return Some(
-                finding
-                    .sql(format!("ALTER TABLE {table} ALTER COLUMN {name} TYPE pg_catalog.bytea;")),
-            );
-        }
         if let Profile::Debezium(debezium) = self.profile {
             let is_refused = role == Role::Payload && debezium.takes_bytes_only();
             return (is_refused && column.kind.name != "bytea").then(|| {

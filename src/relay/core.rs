@@ -328,7 +328,8 @@ impl Core {
                 let ours = relations.iter().filter(|relation| self.outbox.is_outbox(**relation));
                 self.counters.ignored_truncates += ours.count() as u64;
             }
-            Message::Origin | Message::Type => {}
+            Message::Type(named) => self.outbox.type_named(named),
+            Message::Origin => {}
         }
         Ok(Taken::Yes)
     }

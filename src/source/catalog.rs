@@ -273,10 +273,7 @@ const PUBLICATION: &str =
 /// A table's columns, and whether the publication sends them: all columns, or its column list.
 const TABLE: &str = "
     SELECT c.oid, c.relkind::pg_catalog.text, a.attname::pg_catalog.text, a.atttypid,
-           coalesce(m.published, false), {sends},
-           coalesce(a.atttypid <> 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid
-                    AND 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid = {base_type}, false),
-           a.atttypmod
+           coalesce(m.published, false), {sends}, a.atttypmod
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -341,7 +338,6 @@ struct TableColumn {
     /// Whether the publication has the table.
     is_published: bool,
     is_sent: bool,
-    is_domain_over_bytea: bool,
 }
 
 impl TableColumn {
@@ -352,11 +348,10 @@ impl TableColumn {
             column: Column {
                 name: row.try_get(2)?,
                 type_oid: row.try_get(3)?,
-                type_modifier: row.try_get(7)?,
+                type_modifier: row.try_get(6)?,
             },
             is_published: row.try_get(4)?,
             is_sent: row.try_get(5)?,
-            is_domain_over_bytea: row.try_get(6)?,
         })
     }
 }
@@ -368,7 +363,6 @@ async fn published_table(
     table: &TableName,
 ) -> Result<Relation, SourceError> {
     let query = TABLE
-        .replace("{base_type}", types::BASE_TYPE)
         .replace("{sends}", &sends(version))
         .replace("{membership}", &membership(version, "$3"));
     let rows = client.query(&query, &[&table.schema, &table.name, &publication]).await;
@@ -404,14 +398,6 @@ async fn published_table(
         return Err(SourceError::Setup(format!(
             "{part}, where rows of table {table} are stored, is unlogged, and its rows are never \
              sent: ALTER TABLE {part} SET LOGGED"
-        )));
-    }
-    if let Some(column) = rows.iter().find(|column| column.is_domain_over_bytea) {
-        // The stream names only the domain, so a `bytea` value would be mistaken for its hex text.
-        let column = identifier_in_quotes(&column.column.name);
-        return Err(SourceError::Setup(format!(
-            "column {column} of table {table} is of a domain over bytea, which walpost cannot tell \
-             from text: ALTER TABLE {table} ALTER {column} TYPE bytea"
         )));
     }
     let columns = rows.into_iter().filter(|column| column.is_sent).map(|column| column.column);

@@ -80,7 +80,7 @@ impl ReceivedTransactions {
             | Message::Delete(_)
             | Message::Truncate(_)
             | Message::Relation(_)
-            | Message::Type
+            | Message::Type(_)
             | Message::Origin => {}
         }
     }
@@ -191,7 +191,7 @@ impl SkippedRelations {
             | Message::Commit(_)
             | Message::Logical(_)
             | Message::Origin
-            | Message::Type => Vec::new(),
+            | Message::Type(_) => Vec::new(),
         }
     }
 }
@@ -275,7 +275,7 @@ impl HistoryCheck {
             // [`SkippedRelations`].
             Message::Relation(_) if self.is_skipping => Ok(Verdict::Skip),
             Message::Relation(_)
-            | Message::Type
+            | Message::Type(_)
             | Message::Origin
             | Message::Commit(_)
             | Message::Update(_)

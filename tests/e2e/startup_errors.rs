@@ -136,14 +136,3 @@ async fn init_reports_columns_an_existing_table_lacks() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("would not start") && text.contains("aggregate_type"), "{text}");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn payload_of_a_domain_over_bytea_is_an_error() {
-    let fixture = Fixture::new().await;
-    fixture.postgres.execute("CREATE DOMAIN blob AS bytea; CREATE DOMAIN image AS blob").await;
-    for domain in ["blob", "image"] {
-        let change = format!("ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload {domain}");
-        fixture.postgres.execute(&change).await;
-        refused(&fixture, &[], &["domain over bytea", "TYPE bytea"]).await;
-    }
-}

@@ -61,6 +61,37 @@ async fn each_payload_type_is_published_as_stored() {
     stop(walpost).await;
 }
 
+/// The stream tells what the type was when a row was written, also if the catalogs do not any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payload_of_a_domain_over_bytea_is_published_as_bytes_whenever_it_was_one() {
+    let table = "CREATE DOMAIN public.blob AS bytea; CREATE DOMAIN public.image AS public.blob;
+                 CREATE TABLE public.outbox (id text PRIMARY KEY, aggregate_type text,
+                   aggregate_id text, event_type text, payload public.image)";
+    let fixture = Fixture::empty().await.over(table).await;
+    let row = |id: &str| {
+        format!("INSERT INTO public.outbox VALUES ('{id}', 'order', 'k', 'e', '\\x00ff10')")
+    };
+    let become_a = |kind: &str| format!("ALTER TABLE public.outbox ALTER payload TYPE {kind}");
+    // In the slot, and a domain that is gone once walpost starts.
+    let before = [row("1"), become_a("bytea"), "DROP DOMAIN public.image".into(), row("2")];
+    fixture.postgres.execute(&before.join(";")).await;
+    let walpost = fixture.run().await;
+    // Made and used while it streams.
+    let anew = ["CREATE DOMAIN public.photo AS public.blob".into(), become_a("public.photo")];
+    fixture.postgres.execute(&anew.join(";")).await;
+    fixture.postgres.execute(&row("3")).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    stop(walpost).await;
+    // It is one at the start.
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&row("4")).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    stop(walpost).await;
+    let records = fixture.records().await;
+    let values: Vec<_> = records.iter().map(|record| record.value.as_deref()).collect();
+    assert_eq!(values, [Some([0, 0xff, 0x10].as_slice()); 4]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn headers_column_becomes_record_headers() {
     let fixture = Fixture::new().await;

@@ -4,7 +4,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use fastrand::Rng;
 use walpost::Lsn;
 use walpost::pgoutput::{
-    self, Begin, Column, Commit, LogicalMessage, Message, Oid, PgTimestamp, Relation,
+    self, Begin, Column, Commit, LogicalMessage, Message, Oid, PgTimestamp, Relation, TypeName,
 };
 use walpost::source::Received;
 
@@ -257,7 +257,11 @@ impl Log {
             Change::Update(table) => Message::Update(oid(table)),
             Change::Delete(table) => Message::Delete(oid(table)),
             Change::Truncate => Message::Truncate(vec![oid(0), oid(OUTBOXES)]),
-            Change::Type => Message::Type,
+            Change::Type => Message::Type(TypeName {
+                oid: 16_384,
+                base_schema: "public".into(),
+                base_name: "mood".into(),
+            }),
             Change::Origin => Message::Origin,
         }
     }

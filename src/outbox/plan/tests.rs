@@ -10,6 +10,7 @@ use crate::pgoutput::{Column, encode};
 
 const POSITION: EventPosition = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
 const TEXT: Oid = 25;
+const BYTEA: Oid = 17;
 
 fn relation(columns: &[(&str, Oid)]) -> Relation {
     let column = |&(name, type_oid): &(&str, Oid)| Column {

@@ -25,7 +25,8 @@ fn golden() -> Vec<(&'static [u8], Message)> {
             }),
         ),
         (b"O\0\0\0\0\0\0\0\x2Anode\0", Message::Origin),
-        (b"Y\0\0\x40\x01public\0mood\0", Message::Type),
+        (b"Y\0\0\x40\x01public\0mood\0", type_name(0x4001, "public", "mood")),
+        (b"Y\0\0\x40\x01\0bytea\0", type_name(0x4001, "pg_catalog", "bytea")),
         (
             b"R\0\0\x40\x02public\0outbox\0d\0\x02\
               \x01id\0\0\0\x0B\x86\xFF\xFF\xFF\xFF\0payload\0\0\0\x0E\xDA\0\0\0\x18",
@@ -195,6 +196,11 @@ fn a_tuple() -> impl Strategy<Value = Tuple> {
     })
 }
 
+fn type_name(oid: Oid, base_schema: &str, base_name: &str) -> Message {
+    let (base_schema, base_name) = (base_schema.to_owned(), base_name.to_owned());
+    Message::Type(TypeName { oid, base_schema, base_name })
+}
+
 fn a_message() -> impl Strategy<Value = Message> {
     let column = (a_name(), any::<u32>(), any::<i32>())
         .prop_map(|(name, type_oid, type_modifier)| Column { name, type_oid, type_modifier });
@@ -212,7 +218,8 @@ fn a_message() -> impl Strategy<Value = Message> {
             })
         }),
         Just(Message::Origin),
-        Just(Message::Type),
+        (any::<u32>(), a_name(), a_name())
+            .prop_map(|(oid, schema, name)| type_name(oid, &schema, &name)),
         (any::<u32>(), a_name(), a_name(), columns).prop_map(|(oid, schema, name, columns)| {
             Message::Relation(Relation { oid, schema, name, columns })
         }),

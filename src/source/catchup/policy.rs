@@ -386,7 +386,7 @@ mod tests {
     fn paused_within(messages: u64, catch_up: &CatchUp) -> (CatchupProgress, Instant) {
         let (mut progress, now) =
             (CatchupProgress::new(catch_up.clone(), Lsn::new(1)), Instant::now());
-        (0..messages).for_each(|_| progress.message(&Message::Type));
+        (0..messages).for_each(|_| progress.message(&Message::Origin));
         progress.polled(false, now);
         (progress, now)
     }
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn reached_position_is_the_last_commit_or_the_end_of_the_batch() {
         let mut progress = CatchupProgress::new(CatchUp::above(0), Lsn::new(1));
-        progress.message(&Message::Type);
+        progress.message(&Message::Origin);
         assert_eq!(progress.reached(), (Lsn::new(1), 1));
         let (commit_lsn, end_lsn, commit_time) = (Lsn::new(5), Lsn::new(6), PgTimestamp::default());
         progress.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
@@ -461,7 +461,7 @@ mod tests {
     fn streamed(catch_up: &CatchUp, messages: u64, read: u64) -> LagDetector {
         let mut lag = LagDetector::new(catch_up.clone(), Lsn::ZERO);
         for _ in 0..messages {
-            lag.received(&Received::Message(Message::Type), 100);
+            lag.received(&Received::Message(Message::Origin), 100);
         }
         lag.received(&Received::Keepalive(Lsn::new(read)), 0);
         lag

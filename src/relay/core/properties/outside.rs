@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::tests::{TABLE, insert_into, relation_of, too_large};
 use super::super::*;
-use crate::pgoutput::{LogicalMessage, Oid, Relation};
+use crate::pgoutput::{LogicalMessage, Oid, Relation, TypeName};
 use crate::record::Record;
 
 /// The second outbox table, and a table that is not an outbox.
@@ -182,7 +182,11 @@ pub(super) fn noise(event: usize) -> Option<Message> {
         3 => Some(Message::Truncate(vec![TABLE, FOREIGN])),
         4 => Some(insert_into(FOREIGN, 1_000_000)),
         5 => Some(logical(true, "theirs", "{}".into())),
-        6 => Some(Message::Type),
+        6 => Some(Message::Type(TypeName {
+            oid: 16_384,
+            base_schema: "public".into(),
+            base_name: "mood".into(),
+        })),
         _ => None,
     }
 }
