@@ -475,6 +475,9 @@ pub(crate) async fn require_readable(
     };
     snapshot.choose(&config.source.publication, &names, &choice).await?;
     require_ids(&snapshot).await?;
+    for table in 0..snapshot.tables.len() {
+        snapshot.newest(table, 1, async |_| false).await?;
+    }
     require_distinct_ids(&snapshot, &names)
 }
 

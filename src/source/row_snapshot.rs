@@ -100,7 +100,7 @@ pub(crate) struct ScannedRow {
 #[derive(Debug, Clone)]
 struct Scan {
     name: TableName,
-    /// The expressions that are selected.
+    /// The expressions that are selected: texts alone, so that a column may have any type.
     columns: String,
     /// `FROM … WHERE …` of all rows.
     from: String,
@@ -412,7 +412,8 @@ impl RowSnapshot {
             },
         );
         let sent = table.relation.columns.iter();
-        let sent = sent.map(|column| format!("o.{}", escape_identifier(&column.name)));
+        let sent =
+            sent.map(|column| in_text_form(&format!("o.{}", escape_identifier(&column.name))));
         let columns = sent.chain([ms]).collect::<Vec<_>>().join(", ");
         // A filter names the columns without a table.
         let from = format!("FROM {only}{name} AS o WHERE ({filter})");
@@ -480,7 +481,6 @@ impl RowSnapshot {
         self.client.execute(&sql, parameters).await.map_err(reading)?;
         let mut fetched = FETCHED_FIRST;
         loop {
-            // In text form, by the types' output functions, as the output plugin sends values.
             let fetch = format!("FETCH {fetched} FROM walpost_rows");
             let answer = {
                 let _large = self.client.large_rows();

@@ -168,21 +168,33 @@ fn shape(record: &Consumed) -> String {
 async fn existing_rows_have_the_records_of_streamed_ones() {
     let before = Before::new("at-least-once").await;
     let (fixture, postgres) = (&before.fixture, &before.fixture.postgres);
-    let further = "ALTER TABLE public.outbox ADD flag boolean, ADD bytes bytea, ADD at timestamptz,
-                   ADD padded character(5), ADD number double precision, ADD many text[]";
+    let further = "CREATE TYPE public.mood AS ENUM ('glad', 'so so');
+                   CREATE TYPE public.pair AS (a text, b int);
+                   CREATE DOMAIN public.blob AS bytea CHECK (octet_length(VALUE) < 9);
+                   CREATE TYPE public.reach AS RANGE (subtype = float8);
+                   ALTER TABLE public.outbox ADD flag boolean, ADD bytes bytea, ADD at timestamptz,
+                   ADD padded character(5), ADD number double precision, ADD many text[],
+                   ADD mood public.mood, ADD pair public.pair, ADD blob public.blob, ADD reach public.reach,
+                   ADD moods public.mood[], ADD pairs public.pair[], ADD unused public.mood";
     postgres.execute(further).await;
     // Rows that the publication does not send are not published either.
     postgres
         .execute("ALTER PUBLICATION walpost SET TABLE public.outbox WHERE (aggregate_id <> 'no')")
         .await;
     let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers,
-                         flag, bytes, at, padded, number, many)
+                         flag, bytes, at, padded, number, many, mood, pair, blob, reach, moods, pairs)
                   VALUES ('order', 'k', 'placed', '{\"a\": 1.50}', '{\"h\": \"x\\ty\"}', true, '\\x00ff',
-                          '2026-11-25 10:00:00.123456+05', 'ab', 0.1, '{\"a,b\",NULL}'),
-                         ('order', 'k', 'placed', 'null', NULL, NULL, NULL, 'infinity', '', 'NaN', '{}'),
-                         ('order', 'no', 'placed', '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL)";
+                          '2026-11-25 10:00:00.123456+05', 'ab', 0.1, '{\"a,b\",NULL}', 'so so',
+                          '(\"x \"\"y\",7)', '\\x00ff', '[0.1,2)', '{\"so so\",NULL}', '{\"(,)\",\"(a,1)\"}'),
+                         ('order', 'k', 'placed', 'null', NULL, NULL, NULL, 'infinity', '', 'NaN', '{}',
+                          NULL, '(,)', NULL, 'empty', '{}', NULL),
+                         ('order', 'no', 'placed', '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                          NULL, NULL, NULL, NULL, NULL, NULL)";
     postgres.execute(insert).await;
-    let placed = ["flag", "bytes", "at", "padded", "number", "many"];
+    let placed = [
+        "flag", "bytes", "at", "padded", "number", "many", "mood", "pair", "blob", "reach",
+        "moods", "pairs",
+    ];
     let place: Vec<_> = placed.iter().map(|column| format!("'{column}:header'")).collect();
     let directory = tempfile::TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
