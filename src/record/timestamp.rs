@@ -23,13 +23,16 @@ pub(super) const NO_TIMESTAMP: &str = "is not a timestamp in ISO style: its colu
                                        timestamptz or timestamp, and DateStyle ISO";
 
 /// Milliseconds since the Unix epoch in the format of <https://www.rfc-editor.org/rfc/rfc3339>:
-/// `2026-11-21T14:55:01.123Z`.
-pub(super) fn rfc3339(unix_millis: i64) -> String {
+/// `2026-11-21T14:55:01.123Z`. That format has four digits for a year.
+pub(super) fn rfc3339(unix_millis: i64) -> Result<String, &'static str> {
     let (day, millis) = (unix_millis.div_euclid(86_400_000), unix_millis.rem_euclid(86_400_000));
     let (year, month, day) = civil(day);
+    if !(0..=9999).contains(&year) {
+        return Err("is not in the years 0 to 9999, so it has no form in RFC 3339");
+    }
     let (seconds, millis) = (millis / 1000, millis % 1000);
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
+    Ok(format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z"))
 }
 
 /// Year (0 is 1 BC), month and day of a day since the Unix epoch, in the proleptic Gregorian
@@ -229,7 +232,18 @@ mod tests {
 
         #[test]
         fn a_printed_time_is_parsed_to_the_same_value(millis in 0_i64..253_402_300_800_000) {
-            prop_assert_eq!(unix_millis(&rfc3339(millis)), Ok(millis));
+            prop_assert_eq!(rfc3339(millis).and_then(|text| unix_millis(&text)), Ok(millis));
+        }
+
+        #[test]
+        fn a_printed_time_has_a_year_of_four_digits(text in "[0-9]{4,6}-0[1-9]-2[0-8]( BC)?") {
+            let Ok(millis) = unix_millis(&text) else { return Ok(()) };
+            let form = rfc3339(millis);
+            prop_assert!(form.as_ref().map_or(true, |form| form.len() == 24), "{:?}", form);
+            let (date, is_bc) = without_era(&text);
+            let year: i64 = date[..date.len() - 6].parse().expect("digits");
+            let year = if is_bc { 1 - year } else { year };
+            prop_assert_eq!(form.is_ok(), (0..=9999).contains(&year));
         }
 
         #[test]

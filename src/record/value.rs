@@ -106,7 +106,7 @@ impl Attributes<'_, '_> {
             version => object.value(version, Role::SchemaVersion.name())?,
         }
         object.name("occurredAt");
-        object.string(&timestamp::rfc3339(self.timestamp_ms));
+        object.string(&self.time()?);
         object.name("traceId");
         let of_column = self.event.traceparent.as_deref().and_then(trace_id);
         let trace = of_column.map(Cow::Borrowed).or_else(|| self.row_trace().map(Cow::Owned));
@@ -116,6 +116,11 @@ impl Attributes<'_, '_> {
         object.raw(payload);
         object.end();
         Ok(())
+    }
+
+    fn time(&self) -> Result<String, Cause> {
+        timestamp::rfc3339(self.timestamp_ms)
+            .map_err(|why| Cause::undecodable(Role::Timestamp.name(), why))
     }
 
     fn merged(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Cause> {
@@ -170,7 +175,7 @@ impl Attributes<'_, '_> {
             ("id", required(&event.id, Role::Id)?),
             ("source", self.source.as_bytes().to_vec()),
             ("type", required(&event.event_type, Role::EventType)?),
-            ("time", timestamp::rfc3339(self.timestamp_ms).into_bytes()),
+            ("time", self.time()?.into_bytes()),
         ];
         let optional = [
             ("subject", &event.aggregate_id),
