@@ -14,7 +14,7 @@ use super::membership::{membership, sends};
 use super::slot_error::SlotError;
 use super::types;
 use crate::lsn::Lsn;
-use crate::outbox::{FoundTable, TableName, identifier_in_quotes};
+use crate::outbox::{FoundTable, TableName};
 use crate::pgoutput::{Column, Relation};
 
 /// The server and the slot, as the catalogs show them.
