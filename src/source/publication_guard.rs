@@ -78,7 +78,8 @@ const SCHEMAS: &str = "
 
 /// Selects the fingerprint; whether a transaction that has not ended replaces a part of it; whether
 /// a transaction that the slot has yet to decode created a part; and the slot's server process. A
-/// row version has the lower 32 bits of transaction ids, which are compared modulo 2^32.
+/// row version has the lower 32 bits of transaction ids. An `xmin` stays when its row is frozen, so it
+/// is told by how long before the next id it was given last; an `xmax` is recent or none.
 const READ_FINGERPRINT: &str = "
     WITH RECURSIVE publication AS (
         SELECT oid, xmin, xmax FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1
@@ -141,8 +142,9 @@ const READ_FINGERPRINT: &str = "
                       + ((low_xmax - snapshot.low_next + 6442450944) % 4294967296
                          - 2147483648)::pg_catalog.numeric)::pg_catalog.text::pg_catalog.xid8)
                     IS DISTINCT FROM 'aborted' END), false),
-           coalesce(pg_catalog.bool_or(
-               (low_xmin - slot.horizon + 4294967296) % 4294967296 < 2147483648), false),
+           coalesce(pg_catalog.bool_or(low_xmin >= 3 AND
+               (snapshot.low_next - low_xmin + 4294967296) % 4294967296
+               <= (snapshot.low_next - slot.horizon + 4294967296) % 4294967296), false),
            pg_catalog.min(slot.active_pid), pg_catalog.pg_is_in_recovery()
       FROM snapshot LEFT JOIN slot ON true LEFT JOIN age ON true";
 

@@ -140,6 +140,20 @@ async fn unlogged_table_is_reported() {
     fixture.check().await.has_no("table_unlogged");
 }
 
+/// Its catalog rows keep the lower half of their transaction ids, which are given again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn publication_of_two_thousand_million_transactions_ago_is_not_young() {
+    let fixture = Fixture::on(sound(Major::V15).tools()).await;
+    fixture.execute("SELECT pg_drop_replication_slot('walpost')").await;
+    for xid in [1_500_000_000, 2_900_000_000] {
+        fixture.postgres.skip_to_transaction(xid).await;
+    }
+    fixture.execute("SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')").await;
+    fixture.check().await.has_no("publication_newer_than_slot");
+    fixture.execute("ALTER PUBLICATION walpost SET (publish = 'insert, truncate')").await;
+    fixture.check().await.finding("warning", "publication_newer_than_slot");
+}
+
 /// The server is in recovery from here on.
 async fn make_standby(fixture: &Fixture) {
     fixture.postgres.stop(Stop::Fast, walpost_bed::fixture::SHORT_TIMEOUT).await;

@@ -66,6 +66,28 @@ impl Postgres {
         Ok(Err(String::from_utf8_lossy(&done.stdout).into_owned()))
     }
 
+    /// Restarts this server, which has to be [`PostgresBuilder::tools`], with that transaction id as the
+    /// next one, after it has frozen all rows. Its slots do not survive that.
+    pub async fn skip_to_transaction(&self, xid: u32) {
+        /// Transactions of a segment of the commit log, and its bytes.
+        const SEGMENT: (u32, usize) = (32 * 8192 * 4, 32 * 8192);
+        self.execute("UPDATE pg_database SET datallowconn = true").await;
+        for database in ["postgres", "template1", "template0"] {
+            let frozen = self.client_of(database).await.batch_execute("VACUUM FREEZE").await;
+            frozen.unwrap_or_else(|error| panic!("{database}: {error:?}"));
+        }
+        self.stop_fast().await;
+        let mut reset = Command::new(self.tool("pg_resetwal"));
+        reset.args(["-x", &xid.to_string(), "-D"]).arg(self.data_dir()).current_dir("/");
+        self.account.apply(&mut reset);
+        cache::run(&mut reset, "pg_resetwal", "postgresql")
+            .unwrap_or_else(|error| panic!("{error}"));
+        let segment = self.data_dir().join("pg_xact").join(format!("{:04X}", xid / SEGMENT.0));
+        std::fs::write(&segment, vec![0; SEGMENT.1]).expect("a segment of the commit log");
+        self.account.own(&segment).unwrap_or_else(|error| panic!("{error}"));
+        self.start_again().await;
+    }
+
     /// Copies all databases and roles of `old` into this server, which is new, with `pg_dumpall`.
     pub async fn restore_dump_of(&self, old: &Self) {
         self.pipe_dump(old, &[]).await;
