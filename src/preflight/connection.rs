@@ -1,15 +1,25 @@
 //! Checks whether PostgreSQL accepts walpost's SQL connection and replication session. Rejections
-//! are classified by SQLSTATE, and by the message if that is not sufficient.
+//! are classified by SQLSTATE, and by the function of the server that reports them if that is not
+//! sufficient: never by their texts, which are in the server's language. A server that does not name
+//! its functions gets a fix that lists what may be wrong.
 
 use std::error::Error as StdError;
 use std::io;
+use std::net::IpAddr;
 
-use postgres_protocol::escape::escape_identifier;
+use postgres_protocol::escape::{escape_identifier, escape_literal};
 
 use super::findings::{Finding, Findings};
-use crate::conninfo::{ConnInfo, Host};
+use crate::conninfo::{ConnInfo, Host, SslMode};
 use crate::setup::Hosting;
-use crate::source::{self, ConnectError, Control, Refused, Security, TlsFault};
+use crate::source::{
+    self, ConnectError, Control, HBA_ROUTINE, Refused, Security, ServerError, TlsFault,
+    UnknownHost, said_by_server,
+};
+
+/// The functions of PostgreSQL's source code that look at the role and at the database of a session.
+const ROLE_ROUTINE: &str = "InitializeSessionUserId";
+const DATABASE_ROUTINE: &str = "CheckMyDatabase";
 
 /// The `application_name` of a check.
 pub(crate) const APPLICATION_NAME: &str = "walpost check";
@@ -88,7 +98,7 @@ pub(crate) async fn replication(
             findings.add(finding);
             true
         }
-        Some("53300") => {
+        Some("53300") if !error.server_error().is_some_and(is_of_limit) => {
             let finding = Finding::error(("max_wal_senders", "max_wal_senders"), said(&error))
                 .why("each replication connection uses a WAL sender, and all are in use")
                 .sql(
@@ -119,8 +129,7 @@ pub(crate) async fn replication(
 fn is_of_access(error: &ConnectError) -> bool {
     matches!(
         error,
-        ConnectError::Configuration { sqlstate: None, .. }
-            | ConnectError::Policy { .. }
+        ConnectError::Policy { .. }
             | ConnectError::Tls { .. }
             | ConnectError::TlsSetUp(_)
             | ConnectError::TimedOut { .. }
@@ -173,8 +182,8 @@ fn connect_finding(error: &ConnectError, conninfo: &ConnInfo, subject: &'static 
             .why("the program at this address is not a PostgreSQL server")
             .advice("correct host and port in --source"),
         ConnectError::Unreachable { .. } => unreachable(error, subject),
-        ConnectError::Transient { message, sqlstate, .. } if sqlstate.as_str() == "53300" => {
-            too_many(error, message, conninfo, subject)
+        ConnectError::Transient { error: reported, .. } if is_of(reported, "53300") => {
+            too_many(error, reported, conninfo, subject)
         }
         ConnectError::Transient { .. } => {
             Finding::error((subject, "server_unavailable"), said(error))
@@ -182,9 +191,8 @@ fn connect_finding(error: &ConnectError, conninfo: &ConnInfo, subject: &'static 
                 .advice("wait until the server accepts connections; if it does not, read its log")
         }
         ConnectError::Policy { refused, .. } => policy(error, refused, conninfo, subject),
-        ConnectError::Configuration { sqlstate, message, .. } => {
-            let code = sqlstate.as_ref().map_or("", |code| code.as_str());
-            configuration(error, code, message, conninfo, subject)
+        ConnectError::Configuration { error: reported, from, .. } => {
+            configuration(error, (reported, *from), conninfo, subject)
         }
         ConnectError::Server { .. } => {
             Finding::error((subject, "connection_refused_by_server"), said(error))
@@ -195,10 +203,12 @@ fn connect_finding(error: &ConnectError, conninfo: &ConnInfo, subject: &'static 
 }
 
 fn unreachable(error: &ConnectError, subject: &'static str) -> Finding {
-    let text = said(error);
-    let is_of_a_name = text.contains("failed to lookup address") || text.contains("has no address");
-    let finding = |code| Finding::error((subject, code), text.clone());
+    let is_of_a_name = error.source().is_some_and(<dyn StdError>::is::<UnknownHost>);
+    let finding = |code| Finding::error((subject, code), said(error));
     match io_kind(error) {
+        _ if is_of_a_name => finding("host_unknown")
+            .why("the host name cannot be resolved to an address")
+            .advice("correct the host in --source, or name resolution on this machine"),
         Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => finding(
             "connection_refused",
         )
@@ -207,61 +217,67 @@ fn unreachable(error: &ConnectError, subject: &'static str) -> Finding {
             "start PostgreSQL, or correct host and port in --source; listen_addresses and port in \
              postgresql.conf say where it listens",
         ),
-        _ if is_of_a_name => finding("host_unknown")
-            .why("the host name cannot be resolved to an address")
-            .advice("correct the host in --source, or name resolution on this machine"),
         _ => finding("connection_broken")
             .why("the connection was closed before the session was established")
             .advice("read the server's log, and check what is in between (firewall, proxy)"),
     }
 }
 
+/// Whether the server reports that SQLSTATE.
+fn is_of(error: &ServerError, sqlstate: &str) -> bool {
+    error.sqlstate.is_some_and(|code| code.as_str() == sqlstate)
+}
+
+/// Whether a limit of the role or of the database is reached.
+fn is_of_limit(error: &ServerError) -> bool {
+    error.is_of_routine(ROLE_ROUTINE) || error.is_of_routine(DATABASE_ROUTINE)
+}
+
 fn too_many(
     error: &ConnectError,
-    message: &str,
+    reported: &ServerError,
     conninfo: &ConnInfo,
     subject: &'static str,
 ) -> Finding {
     let finding = Finding::error((subject, "connection_limit"), said(error))
         .why("walpost uses an ordinary connection and a replication connection");
-    if message.contains("for role") {
-        finding
-            .sql(format!("ALTER ROLE {} CONNECTION LIMIT -1;", escape_identifier(&conninfo.user)))
-    } else if message.contains("for database") {
-        let database = escape_identifier(&conninfo.dbname);
-        finding.sql(format!("ALTER DATABASE {database} CONNECTION LIMIT -1;"))
+    let (role, database) = (escape_identifier(&conninfo.user), escape_identifier(&conninfo.dbname));
+    let of_role = format!("ALTER ROLE {role} CONNECTION LIMIT -1;");
+    let of_database = format!("ALTER DATABASE {database} CONNECTION LIMIT -1;");
+    let of_server = "ALTER SYSTEM SET max_connections = 200; -- or end idle sessions; then restart \
+                     PostgreSQL";
+    if reported.is_of_routine(ROLE_ROUTINE) {
+        finding.sql(of_role)
+    } else if reported.is_of_routine(DATABASE_ROUTINE) {
+        finding.sql(of_database)
+    } else if reported.routine.is_some() {
+        finding.sql(of_server)
     } else {
-        finding.sql(
-            "ALTER SYSTEM SET max_connections = 200; -- or end idle sessions; then restart \
-             PostgreSQL",
-        )
+        finding
+            .advice(format!("raise the limit that is reached: {of_role} {of_database} {of_server}"))
     }
 }
 
-/// A rejection that needs a change of configuration.
+/// A rejection that needs a change of configuration, reported to that address of this machine.
 fn configuration(
     error: &ConnectError,
-    sqlstate: &str,
-    message: &str,
+    (reported, from): (&ServerError, Option<IpAddr>),
     conninfo: &ConnInfo,
     subject: &'static str,
 ) -> Finding {
     let finding = |code| Finding::error((subject, code), said(error));
     let role = escape_identifier(&conninfo.user);
     let database = escape_identifier(&conninfo.dbname);
-    match sqlstate {
-        "28000" if message.contains("pg_hba.conf") => finding("pg_hba")
+    match reported.sqlstate.as_ref().map_or("", |code| code.as_str()) {
+        "28000" if reported.is_of_routine(HBA_ROUTINE) => finding("pg_hba")
             .why(
                 "pg_hba.conf does not allow this role to connect to this database from this \
-                 address",
+                 address, or asks for a client certificate",
             )
-            .advice(hba_advice(message, conninfo)),
-        "28000" if message.contains("not permitted to log in") => finding("role_login")
-            .why("a role without LOGIN cannot connect")
-            .sql(format!("ALTER ROLE {role} LOGIN;")),
-        "28000" if message.contains("does not exist") => finding("role_missing")
-            .why("walpost logs in as this role")
-            .sql(format!("CREATE ROLE {role} LOGIN REPLICATION;")),
+            .advice(hba_advice(from, conninfo)),
+        "28000" if reported.is_of_routine(ROLE_ROUTINE) => finding("role_login")
+            .why("walpost logs in as this role, which does not exist or has no LOGIN")
+            .sql(create_or_allow(&conninfo.user)),
         "28P01" | "28000" => authentication(error, conninfo, subject),
         "3D000" => finding("database_missing")
             .why("a logical slot belongs to one database, and this database does not exist")
@@ -280,17 +296,33 @@ fn configuration(
     }
 }
 
-/// A line for `pg_hba.conf` that permits this connection.
-fn hba_advice(message: &str, conninfo: &ConnInfo) -> String {
-    // For example: no pg_hba.conf entry for host "192.0.2.7", user "a", database "b", no encryption
-    let address = message.split_once("for host \"").and_then(|(_, rest)| rest.split('"').next());
-    let address = address.unwrap_or("192.0.2.10");
-    let width = if address.contains(':') { 128 } else { 32 };
-    let is_plain = message.contains("no encryption") || message.contains("SSL off");
-    let mode = if is_plain { ", and set sslmode=verify-full in --source" } else { "" };
+/// The SQL that creates a role, or lets it log in: the server does not tell which it needs.
+fn create_or_allow(user: &str) -> String {
+    let (role, name) = (escape_identifier(user), escape_literal(user));
+    format!(
+        "DO $walpost$ BEGIN IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {}) THEN ALTER \
+         ROLE {role} LOGIN; ELSE CREATE ROLE {role} LOGIN REPLICATION; END IF; END $walpost$;",
+        name.trim_start()
+    )
+}
+
+/// A line for `pg_hba.conf` that permits a connection from this address.
+fn hba_advice(from: Option<IpAddr>, conninfo: &ConnInfo) -> String {
+    let address = from.map(|address| address.to_canonical());
+    let width = if address.is_some_and(|address| address.is_ipv6()) { 128 } else { 32 };
+    let address = address.map_or_else(|| "192.0.2.10".to_owned(), |address| address.to_string());
+    let is_encrypted =
+        matches!(conninfo.sslmode, SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull);
+    let mode = if is_encrypted { "" } else { ", and set sslmode=verify-full in --source" };
+    let certificate = if is_encrypted && conninfo.client_certificate.is_none() {
+        "; if a line asks for a client certificate, set sslcert and sslkey in --source instead"
+    } else {
+        ""
+    };
     format!(
         "add this line to pg_hba.conf, above any line that rejects the connection: `hostssl  {}  \
-         {}  {address}/{width}  scram-sha-256`, then run SELECT pg_catalog.pg_reload_conf();{mode}",
+         {}  {address}/{width}  scram-sha-256`, with the address in the error above if that is another \
+         one, then run SELECT pg_catalog.pg_reload_conf();{mode}{certificate}",
         conninfo.dbname, conninfo.user
     )
 }
@@ -362,10 +394,9 @@ fn tls(error: &ConnectError, fault: TlsFault, subject: &'static str) -> Finding 
 /// The error's message with those of its causes, but without advice.
 fn said(error: &ConnectError) -> String {
     let mut text = match error {
-        ConnectError::Configuration { host, sqlstate: Some(code), message, .. } => {
-            format!("{host} refuses: {message} (SQLSTATE {code})")
+        ConnectError::Configuration { host, error, .. } => {
+            format!("{host} refuses: {}", said_by_server(error))
         }
-        ConnectError::Configuration { host, message, .. } => format!("{host} refuses: {message}"),
         ConnectError::Policy { host, refused } => format!("{host} refuses: {refused}"),
         ConnectError::Tls { host, message, .. } => format!("{host}: TLS: {message}"),
         other => other.to_string(),

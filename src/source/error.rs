@@ -6,7 +6,7 @@ use super::connection::error::ConnectError;
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
 use super::slot_error::SlotError;
-use super::wire::WireError;
+use super::wire::{ServerError, WireError};
 use crate::excerpt::{at_most, excerpt, line};
 use crate::lsn::Lsn;
 
@@ -159,6 +159,23 @@ pub struct Holder {
     pub flushed: Lsn,
 }
 
+/// How far a replication session was when the server reported an error. PostgreSQL has one code for
+/// any missing object, and one for any state that does not allow a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The slot is not used yet.
+    Opening,
+    /// The slot is taken: what is missing is the slot.
+    Starting,
+    /// The session holds the slot and decodes: what is missing is the publication.
+    Streaming,
+}
+
+/// Whether the error is from the file of PostgreSQL's source code that allocates memory.
+fn is_of_memory_manager(error: &ServerError) -> bool {
+    error.file.as_deref() == Some("mcxt.c")
+}
+
 fn by(pid: Option<i32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" by server process {pid}"))
 }
@@ -168,8 +185,8 @@ impl SourceError {
         Self::Lost(format!("{what}: {}", with_causes(error)))
     }
 
-    /// An error of the replication session on `slot`.
-    pub(super) fn stream(error: &WireError, host: &str, slot: &str) -> Self {
+    /// An error of the replication session on `slot`, in that phase.
+    pub(super) fn session(error: &WireError, phase: Phase, host: &str, slot: &str) -> Self {
         if let WireError::Ended { .. } | WireError::Silent(_) = error {
             return Self::Lost(error.to_string());
         }
@@ -177,27 +194,24 @@ impl SourceError {
         let text = with_causes(&error);
         let Some(code) = error.sqlstate() else { return Self::by_kind(error, text) };
         let slot = slot.to_owned();
-        match code.as_str() {
-            "55006" => Self::InUse { slot, pid: None, holder: None },
-            "58P01" => Self::Slot(SlotError::WalRemoved(text)),
-            // PostgreSQL 14 to 18 use this code for any missing object: only the text names the
-            // kind.
-            "42704" if text.contains("replication slot") => Self::Slot(SlotError::Dropped(text)),
-            "42704" if text.contains("publication") => {
+        match (code.as_str(), phase) {
+            ("55006", _) => Self::InUse { slot, pid: None, holder: None },
+            ("58P01", _) => Self::Slot(SlotError::WalRemoved(text)),
+            ("42704" | "55000", Phase::Opening) => Self::Setup(text),
+            ("42704", Phase::Starting) => Self::Slot(SlotError::Dropped(text)),
+            ("42704", Phase::Streaming) => {
                 Self::Changed(PublicationChange::Missing { server: text, slot })
             }
-            "42704" => Self::Setup(text),
-            // PostgreSQL 14 to 18 use this code for an invalidated slot and for a wal_level that is
-            // too low: only the text distinguishes them.
-            "55000" if text.contains("wal_level") => Self::Setup(text),
-            "55000" => Self::Slot(SlotError::Unreadable(text)),
+            ("55000", Phase::Starting | Phase::Streaming) => {
+                Self::Slot(SlotError::Unreadable(text))
+            }
             // A database with another encoding, such as SQL_ASCII, may contain text that is not
             // valid UTF-8.
-            "22021" | "22P05" => Self::Encoding(text),
+            ("22021" | "22P05", _) => Self::Encoding(text),
             // A buffer of more than 1 GiB, or one value of that size.
-            "54000" => Self::Unprintable(text),
-            // An internal error, which has no specific code in PostgreSQL 14 to 18.
-            "XX000" if text.contains("invalid memory alloc request size") => {
+            ("54000", _) => Self::Unprintable(text),
+            // An internal error, which has no specific code: the memory manager refuses a size.
+            ("XX000", _) if error.server_error().is_some_and(is_of_memory_manager) => {
                 Self::Unprintable(text)
             }
             // The codes are an open set, so the kind of the error decides.
@@ -327,6 +341,49 @@ pub(in crate::source) fn with_causes(error: &dyn StdError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::wire::SqlState;
+
+    #[test]
+    fn errors_of_a_session_are_told_apart_whatever_the_servers_language() {
+        let text = || "de texto alieno, 別の言語 \u{2068}wal_level\u{2069}".into();
+        let of = |code: &str, file: &str, phase| {
+            let error = ServerError {
+                sqlstate: SqlState::new(code),
+                message: text(),
+                file: Some(file.to_owned()),
+                ..ServerError::default()
+            };
+            SourceError::session(&WireError::Server(error), phase, "db", "walpost")
+        };
+        use Phase::{Opening, Starting, Streaming};
+        for phase in [Opening, Starting, Streaming] {
+            assert!(matches!(of("55006", "slot.c", phase), SourceError::InUse { .. }));
+            assert!(matches!(
+                of("58P01", "xlogutils.c", phase),
+                SourceError::Slot(SlotError::WalRemoved(_))
+            ));
+            assert!(matches!(of("22P05", "wchar.c", phase), SourceError::Encoding(_)));
+            assert!(matches!(of("54000", "stringinfo.c", phase), SourceError::Unprintable(_)));
+            assert!(matches!(of("XX000", "mcxt.c", phase), SourceError::Unprintable(_)));
+            assert!(matches!(of("XX000", "heapam.c", phase), SourceError::ServerError(_)));
+        }
+        assert!(matches!(of("42704", "guc.c", Opening), SourceError::Setup(_)));
+        assert!(matches!(
+            of("42704", "slot.c", Starting),
+            SourceError::Slot(SlotError::Dropped(_))
+        ));
+        assert!(matches!(
+            of("42704", "lsyscache.c", Streaming),
+            SourceError::Changed(PublicationChange::Missing { .. })
+        ));
+        assert!(matches!(of("55000", "logical.c", Opening), SourceError::Setup(_)));
+        for phase in [Starting, Streaming] {
+            assert!(matches!(
+                of("55000", "slot.c", phase),
+                SourceError::Slot(SlotError::Unreadable(_))
+            ));
+        }
+    }
 
     #[test]
     fn server_messages_are_shown_on_one_line_and_truncated() {

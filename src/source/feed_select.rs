@@ -17,7 +17,7 @@ use super::connection::connect;
 use super::connection::connect::Control;
 use super::connection::error::ConnectError;
 use super::connection::instance::Instance;
-use super::error::{Holder, HolderKind, SourceError};
+use super::error::{Holder, HolderKind, Phase, SourceError};
 use super::feed_base::FeedBase;
 use super::halt_notice;
 use super::history::HistoryCheck;
@@ -154,15 +154,17 @@ impl Opening<'_> {
     ) -> Result<PostgresFeed, SourceError> {
         let (config, beside) = (self.config, Arc::clone(&self.control.client));
         let host = self.control.endpoint.host.to_string();
-        let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+        let failed =
+            |error: WireError, phase| SourceError::session(&error, phase, &host, &config.slot);
         let locked = if config.temporary_slot { None } else { Some(self.lock(&beside).await?) };
         if config.temporary_slot {
             progress.creates_slot.store(true, Relaxed);
-            create_temporary_slot(&config.slot, &mut client).await.map_err(failed)?;
+            let created = create_temporary_slot(&config.slot, &mut client).await;
+            created.map_err(|error| failed(error, Phase::Opening))?;
             progress.creates_slot.store(false, Relaxed);
         }
         let started = start_replication(config, client, &self.facts, self.start_position).await;
-        let client = match started.map_err(failed) {
+        let client = match started.map_err(|error| failed(error, Phase::Starting)) {
             Ok(client) => client,
             Err(error) => {
                 // The session may stay open until the next halt check, and must not lock others out.

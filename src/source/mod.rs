@@ -69,7 +69,9 @@ pub(crate) use confirmed_slots::{ConfirmedSlot, ConfirmedSlots, published};
 pub(crate) use connection::connect::{Control, SqlClient, control};
 pub use connection::deadline::Silent;
 pub(crate) use connection::deadline::{Limit, log_if_slow};
-pub(crate) use connection::error::{ConnectError, TlsFault};
+pub(crate) use connection::error::{
+    ConnectError, HBA_ROUTINE, TlsFault, UnknownHost, said as said_by_server,
+};
 pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
 pub(crate) use error::said;
@@ -99,4 +101,4 @@ pub use slot_metrics::{Horizon, SlotMetrics};
 pub use stream::StreamFeed;
 pub(crate) use types::BASE_TYPE;
 pub use wire::{Frame, FrameError, Frames, Method, Security};
-pub(crate) use wire::{Refused, SqlState};
+pub(crate) use wire::{Refused, ServerError, SqlState};

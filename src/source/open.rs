@@ -17,7 +17,7 @@ use super::connection::connect;
 use super::connection::connect::{Control, SqlClient};
 use super::connection::deadline::opening_limit;
 use super::connection::instance::Instance;
-use super::error::{Holder, HolderKind, SourceError};
+use super::error::{Holder, HolderKind, Phase, SourceError};
 use super::feed::{Announcement, OpenError, Source};
 use super::feed_select::{Opening, Progress, observed};
 use super::halt_notice;
@@ -148,7 +148,7 @@ async fn open_session(
         start_position = start_position.at_most(at_slot);
     }
     let host = control.endpoint.host.to_string();
-    let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+    let failed = |error: WireError| SourceError::session(&error, Phase::Opening, &host, &config.slot);
     let mut client = client.map_err(failed)?;
     // Both connections are secured in the same way; if one exposes the password, report that one.
     let security =

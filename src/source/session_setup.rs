@@ -15,7 +15,7 @@ use super::connection::deadline::{OPENING_LIMIT, log_if_slow};
 use super::connection::error::ConnectError;
 use super::connection::instance;
 use super::connection::instance::Instance;
-use super::error::{Holder, SourceError};
+use super::error::{Holder, Phase, SourceError};
 use super::halt_notice;
 use super::publication_fingerprint::PublicationFingerprint;
 use super::publication_guard::{CatalogCheck, Catalogs};
@@ -233,7 +233,8 @@ pub(super) async fn identify(
     reached: &Instance,
 ) -> Result<(ServerIdentity, Timelines), SourceError> {
     let host = control.endpoint.host.to_string();
-    let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+    let failed =
+        |error: WireError| SourceError::session(&error, Phase::Opening, &host, &config.slot);
     let system = client.identify().await.map_err(failed)?;
     let started = client.query_text(instance::STARTED).await.map_err(failed)?;
     let identity = ServerIdentity {

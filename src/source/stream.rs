@@ -15,6 +15,7 @@ use super::SourceError;
 use super::catalog::Facts;
 use super::catchup::policy::LagDetector;
 use super::config::{CatchUp, SourceConfig};
+use super::error::Phase;
 use super::feed::{Received, SwitchFeed};
 use super::feed_base::{Connection, FeedBase, connection_ended, message};
 use super::wire::{Event, Replication, WireError};
@@ -91,7 +92,8 @@ impl StreamFeed {
                 return Err(SourceError::Lost("PostgreSQL ended the replication stream".into()));
             }
             Err(error) => {
-                return Err(SourceError::stream(&error, &self.base.host, &self.base.slot));
+                let FeedBase { host, slot, .. } = &self.base;
+                return Err(SourceError::session(&error, Phase::Streaming, host, slot));
             }
         };
         self.lag.received(&received, bytes);
@@ -173,7 +175,7 @@ async fn next(client: &mut Replication, reading: bool) -> Result<Option<Event>, 
         return client.next().await;
     }
     match client.ended().await {
-        Err(error) if SourceError::stream(&error, "", "").is_unsendable() => {
+        Err(error) if SourceError::session(&error, Phase::Streaming, "", "").is_unsendable() => {
             std::future::pending().await
         }
         end => end.map(|()| None),

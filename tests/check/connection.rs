@@ -74,7 +74,9 @@ async fn missing_role_or_privilege_is_reported() {
     let mut fixture = Fixture::new().await;
     let database = fixture.database.clone();
     fixture.log_in_as("relay");
-    fixture.finding_is_fixed("error", "role_missing").await;
+    let what = fixture.check().await.finding("error", "role_login")["what"].to_string();
+    assert!(what.contains("Rolle »relay« existiert nicht"), "the server speaks German: {what}");
+    fixture.finding_is_fixed("error", "role_login").await;
     fixture.execute("ALTER ROLE relay NOREPLICATION").await;
     fixture.finding_is_fixed("error", "role_replication").await;
     fixture.execute("ALTER ROLE relay NOLOGIN").await;
@@ -82,6 +84,11 @@ async fn missing_role_or_privilege_is_reported() {
     fixture.execute(&format!("REVOKE CONNECT ON DATABASE {database} FROM public")).await;
     fixture.finding_is_fixed("error", "database_connect").await;
     fixture.execute("ALTER ROLE relay CONNECTION LIMIT 0").await;
+    fixture.finding_is_fixed("error", "connection_limit").await;
+    // One of the two sessions that walpost needs.
+    fixture.execute("ALTER ROLE relay CONNECTION LIMIT 1").await;
+    fixture.finding_is_fixed("error", "connection_limit").await;
+    fixture.execute(&format!("ALTER DATABASE {database} CONNECTION LIMIT 0")).await;
     fixture.finding_is_fixed("error", "connection_limit").await;
     fixture.check().await.is_clean();
 }

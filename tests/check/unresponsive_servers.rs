@@ -85,7 +85,9 @@ async fn all_unusable_hosts_are_reported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_shutting_down_is_reported() {
-    let mut fixture = Fixture::on(sound(Major::V15)).await;
+    // Its log is read below.
+    let english = sound(Major::V15).setting("lc_messages", "C");
+    let mut fixture = Fixture::on(english).await;
     // Shutdown waits for this session, and accepts no other.
     let session = fixture.postgres.client().await;
     fixture.postgres.begin_stop(Stop::Smart);

@@ -49,6 +49,7 @@ mod recover_ids;
 mod reference_client;
 mod replay;
 mod replay_events;
+mod server_language;
 mod sessions;
 #[cfg(feature = "crash-points")]
 mod several_producers;

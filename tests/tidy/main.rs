@@ -5,6 +5,7 @@
 //! catches slips, not ill will. `cycles` finds files that import each other.
 
 mod cycles;
+mod server_texts;
 
 use std::fs;
 use std::path::{Path, PathBuf};

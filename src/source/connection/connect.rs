@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::config::{ChannelBinding as Binding, SslMode as Negotiated, SslNegotiation};
 use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage};
 
-use super::error::ConnectError;
+use super::error::{ConnectError, UnknownHost};
 use super::tls::Tls;
 use crate::conninfo::{ChannelBinding, ConnInfo, Host, HostAddress, SslMode, TargetSession};
 use crate::source::wire;
@@ -179,7 +179,7 @@ impl Attempt<'_> {
         }
         Err(failure.unwrap_or_else(|| ConnectError::Unreachable {
             host: host.to_string(),
-            source: "its name has no address".into(),
+            source: Box::new(UnknownHost(None)),
         }))
     }
 
@@ -194,7 +194,8 @@ impl Attempt<'_> {
         match timeout(after, lookup_host((name, host.port))).await {
             Ok(Ok(found)) => Ok(found.map(|address| Some(address.ip())).collect()),
             Ok(Err(source)) => {
-                Err(ConnectError::Unreachable { host: host.to_string(), source: Box::new(source) })
+                let source = Box::new(UnknownHost(Some(source)));
+                Err(ConnectError::Unreachable { host: host.to_string(), source })
             }
             Err(_) => Err(ConnectError::TimedOut { host: host.to_string(), after }),
         }
@@ -244,13 +245,15 @@ impl Attempt<'_> {
         let socket = Socket::connect(host, address, keepalive, true)
             .await
             .map_err(|error| failed(error.into()))?;
+        let from = socket.local_address();
         let line = wire::secure(socket, endpoint.tls()).await.map_err(failed)?;
         let version = line.tls_version();
         let guard = Guard::new(line, policy(conninfo));
         let (method, answer_limit) = (guard.method(), guard.answer_limit());
         let config = control_config(conninfo, host, application_name);
-        let (client, connection) =
-            begin(&config, guard).await.map_err(|error| ConnectError::of_control(&name, error))?;
+        let (client, connection) = begin(&config, guard)
+            .await
+            .map_err(|error| ConnectError::of_control(&name, error).reached_from(from))?;
         let method = method.get().copied().unwrap_or(Method::None);
         let security = Security { tls: version, method, is_local: endpoint.is_local() };
         let ended = tokio::spawn(connection);

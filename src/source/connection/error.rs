@@ -5,12 +5,19 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
+
+use tokio_postgres::error::DbError;
 
 use super::tls::TlsError;
 use crate::conninfo::TargetSession;
 use crate::excerpt::at_most;
 use crate::source::wire::{Refused, ServerError, SqlState, WireError};
+
+/// The function of PostgreSQL's source code that refuses by `pg_hba.conf`. A missing role has the same
+/// SQLSTATE.
+pub(crate) const HBA_ROUTINE: &str = "ClientAuthentication";
 
 /// Maximum length of a server's message in characters: walpost's own text follows it and must stay
 /// visible.
@@ -31,8 +38,8 @@ pub(crate) enum ConnectError {
     TimedOut { host: String, after: Duration },
     /// The server rejects connections for now: it is starting up, shutting down, or full.
     /// Retryable.
-    #[error("{host} refuses for now: {} (SQLSTATE {sqlstate})", said(message))]
-    Transient { host: String, sqlstate: SqlState, message: String },
+    #[error("{host} refuses for now: {}", said(error))]
+    Transient { host: String, error: Box<ServerError> },
     /// The server does not match `target_session_attrs`. Retryable, because a standby may be
     /// promoted.
     #[error("{host} does not match target_session_attrs={wanted}")]
@@ -41,30 +48,36 @@ pub(crate) enum ConnectError {
     #[error("no host accepts a session: {}", listed(.0))]
     NoHost(Vec<ConnectError>),
     /// The server rejects the connection until its configuration, or walpost's, is changed.
-    #[error("{host} refuses: {}{}: {advice}", said(message), bracketed(*sqlstate))]
+    #[error("{host} refuses: {}: {advice}", said(error))]
     Configuration {
         host: String,
-        sqlstate: Option<SqlState>,
-        message: String,
+        error: Box<ServerError>,
         /// The remedy.
         advice: &'static str,
+        /// The address on this machine from which it was reached; `None` for a Unix socket.
+        from: Option<IpAddr>,
     },
     /// The server requests something that the connection string or walpost does not allow.
-    #[error("{host} refuses: {}: {}", said(&refused.to_string()), refused.advice())]
+    #[error("{host} refuses: {}: {}", at_most(MOST, &refused.to_string()), refused.advice())]
     Policy { host: String, refused: Refused },
     /// TLS fails until the configuration is changed.
-    #[error("{host}: TLS: {}: {}", said(message), fault.advice())]
+    #[error("{host}: TLS: {}: {}", at_most(MOST, message), fault.advice())]
     Tls { host: String, message: String, fault: TlsFault },
     /// The files named by `sslrootcert`, `sslcert` or `sslkey` are unusable.
     #[error("TLS cannot be set up")]
     TlsSetUp(#[from] TlsError),
     /// Any other server error: the caller classifies it by SQLSTATE.
-    #[error("{host}: {}{}", said(message), bracketed(*sqlstate))]
-    Server { host: String, sqlstate: Option<SqlState>, message: String },
+    #[error("{host}: {}", said(error))]
+    Server { host: String, error: Box<ServerError> },
     /// A violation of the protocol.
-    #[error("{host} does not follow the PostgreSQL protocol: {}", said(message))]
+    #[error("{host} does not follow the PostgreSQL protocol: {}", at_most(MOST, message))]
     Protocol { host: String, message: String },
 }
+
+/// A host name without an address; with the resolver's error, if it reported one.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.as_ref().map_or_else(|| "its name has no address".to_owned(), ToString::to_string))]
+pub(crate) struct UnknownHost(pub(super) Option<io::Error>);
 
 impl ConnectError {
     /// Whether a retry may succeed without a change of configuration. `false` for `Server`, which
@@ -95,9 +108,15 @@ impl ConnectError {
 
     /// The server's SQLSTATE, if it sent one.
     pub(crate) fn sqlstate(&self) -> Option<SqlState> {
+        self.server_error()?.sqlstate
+    }
+
+    /// The server's error, if it sent one.
+    pub(crate) fn server_error(&self) -> Option<&ServerError> {
         match self {
-            Self::Transient { sqlstate, .. } => Some(*sqlstate),
-            Self::Configuration { sqlstate, .. } | Self::Server { sqlstate, .. } => *sqlstate,
+            Self::Transient { error, .. }
+            | Self::Configuration { error, .. }
+            | Self::Server { error, .. } => Some(error),
             Self::Unreachable { .. }
             | Self::TimedOut { .. }
             | Self::WrongSession { .. }
@@ -113,13 +132,7 @@ impl ConnectError {
     pub(crate) fn of_control(host: &str, error: tokio_postgres::Error) -> Self {
         let host = host.to_owned();
         if let Some(refusal) = error.as_db_error() {
-            let refusal = ServerError {
-                sqlstate: SqlState::new(refusal.code().code()),
-                message: refusal.message().to_owned(),
-                detail: refusal.detail().map(ToOwned::to_owned),
-                hint: refusal.hint().map(ToOwned::to_owned),
-            };
-            return Self::of_server(host, refusal.sqlstate, refusal.text());
+            return Self::of_server(host, server_error(refusal));
         }
         if let Some(tls) = cause::<rustls::Error>(&error) {
             return Self::of_tls(host, tls.to_string());
@@ -148,7 +161,7 @@ impl ConnectError {
     pub(crate) fn of_wire(host: &str, error: &WireError) -> Self {
         let host = host.to_owned();
         match error {
-            WireError::Server(error) => Self::of_server(host, error.sqlstate, error.text()),
+            WireError::Server(error) => Self::of_server(host, error.clone()),
             WireError::NoTls => {
                 let fault = TlsFault::Unsupported;
                 Self::Tls { host, message: error.to_string(), fault }
@@ -179,20 +192,29 @@ impl ConnectError {
         }
     }
 
-    fn of_server(host: String, sqlstate: Option<SqlState>, message: String) -> Self {
-        let Some(code) = sqlstate else {
-            return Self::Server { host, sqlstate, message };
-        };
-        if let Some(advice) = advice(code.as_str(), &message) {
-            return Self::Configuration { host, sqlstate, message, advice };
+    fn of_server(host: String, error: ServerError) -> Self {
+        let error = Box::new(error);
+        let Some(code) = error.sqlstate else { return Self::Server { host, error } };
+        if let Some(advice) = advice(&error) {
+            return Self::Configuration { host, error, advice, from: None };
         }
         // 53400 (configuration_limit_exceeded) needs an operator.
         let transient =
             ["08", "53", "57"].contains(&&code.as_str()[..2]) || code.as_str() == "58030";
         if transient && code.as_str() != "53400" {
-            Self::Transient { host, sqlstate: code, message }
+            Self::Transient { host, error }
         } else {
-            Self::Server { host, sqlstate, message }
+            Self::Server { host, error }
+        }
+    }
+
+    /// The same error, of a connection from this address.
+    pub(crate) fn reached_from(self, address: Option<IpAddr>) -> Self {
+        match self {
+            Self::Configuration { host, error, advice, .. } => {
+                Self::Configuration { host, error, advice, from: address }
+            }
+            error => error,
         }
     }
 
@@ -269,12 +291,10 @@ impl TlsFault {
 }
 
 /// The remedy for a rejection that persists until a change of configuration.
-fn advice(sqlstate: &str, message: &str) -> Option<&'static str> {
-    Some(match sqlstate {
+fn advice(error: &ServerError) -> Option<&'static str> {
+    Some(match error.sqlstate?.as_str() {
         "28P01" => "the password is wrong, or the user does not exist",
-        // PostgreSQL 14 to 18 use this code for a missing line in pg_hba.conf, and for a role that
-        // does not exist or may not log in: only the text distinguishes them.
-        "28000" if message.contains("pg_hba.conf") => {
+        "28000" if error.is_of_routine(HBA_ROUTINE) => {
             "add a hostssl line with scram-sha-256 for this user, database and address to \
              pg_hba.conf, or change sslmode"
         }
@@ -320,13 +340,22 @@ fn is_invalid_message(error: &tokio_postgres::Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::InvalidInput)
 }
 
-/// A server's message, escaped and shortened for display.
-fn said(text: &str) -> String {
-    at_most(MOST, text)
+/// A server's message, escaped and shortened for display, and its code.
+pub(crate) fn said(error: &ServerError) -> String {
+    let code = error.sqlstate.map_or_else(String::new, |code| format!(" (SQLSTATE {code})"));
+    at_most(MOST, &error.text().to_string()) + &code
 }
 
-fn bracketed(sqlstate: Option<SqlState>) -> String {
-    sqlstate.map_or_else(String::new, |code| format!(" (SQLSTATE {code})"))
+/// The server's error in a result of the client library.
+fn server_error(error: &DbError) -> ServerError {
+    ServerError {
+        sqlstate: SqlState::new(error.code().code()),
+        message: error.message().into(),
+        detail: error.detail().map(Into::into),
+        hint: error.hint().map(Into::into),
+        file: error.file().map(ToOwned::to_owned),
+        routine: error.routine().map(ToOwned::to_owned),
+    }
 }
 
 /// Each failure with its causes: several failures do not fit into one chain of sources.
@@ -353,7 +382,7 @@ mod tests {
 
     fn of_code(message: &str, code: &str) -> ConnectError {
         let sqlstate = SqlState::new(code);
-        let error = ServerError { sqlstate, message: message.to_owned(), ..Default::default() };
+        let error = ServerError { sqlstate, message: message.into(), ..Default::default() };
         ConnectError::of_wire("db:5432", &WireError::Server(error))
     }
 
@@ -375,7 +404,8 @@ mod tests {
             assert!(matches!(error, ConnectError::Server { .. }), "{code}");
             assert_eq!(error.to_string(), format!("db:5432: no (SQLSTATE {code})"));
         }
-        assert!(matches!(of_code("no code", ""), ConnectError::Server { sqlstate: None, .. }));
+        let without = of_code("no code", "");
+        assert!(matches!(without, ConnectError::Server { .. }) && without.sqlstate().is_none());
     }
 
     #[test]

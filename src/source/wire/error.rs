@@ -39,14 +39,41 @@ impl fmt::Debug for SqlState {
     }
 }
 
+/// A text of the server. It can only be displayed: its language is that of the server's
+/// `lc_messages`, so no decision may depend on it.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct ServerText(String);
+
+impl From<&str> for ServerText {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Display for ServerText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ServerText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
 /// An error or a notice of the server
 /// (<https://www.postgresql.org/docs/current/protocol-error-fields.html>).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ServerError {
     pub(crate) sqlstate: Option<SqlState>,
-    pub(crate) message: String,
-    pub(crate) detail: Option<String>,
-    pub(crate) hint: Option<String>,
+    pub(crate) message: ServerText,
+    pub(crate) detail: Option<ServerText>,
+    pub(crate) hint: Option<ServerText>,
+    /// The file of PostgreSQL's source code that reports it.
+    pub(crate) file: Option<String>,
+    /// The function in that file. With the file, it tells apart errors that share a code.
+    pub(crate) routine: Option<String>,
 }
 
 impl ServerError {
@@ -60,9 +87,11 @@ impl ServerError {
             let value = String::from_utf8_lossy(&rest[..end]).into_owned();
             match kind {
                 b'C' => error.sqlstate = SqlState::new(&value),
-                b'M' => error.message = value,
-                b'D' => error.detail = Some(value),
-                b'H' => error.hint = Some(value),
+                b'M' => error.message = ServerText(value),
+                b'D' => error.detail = Some(ServerText(value)),
+                b'H' => error.hint = Some(ServerText(value)),
+                b'F' => error.file = Some(value),
+                b'R' => error.routine = Some(value),
                 _ => {}
             }
             body = rest.get(end + 1..).unwrap_or_default();
@@ -78,19 +107,24 @@ impl ServerError {
     }
 
     /// The message with its detail and hint, on one line.
-    pub(crate) fn text(&self) -> String {
-        let mut text = self.message.clone();
+    pub(crate) fn text(&self) -> ServerText {
+        let mut text = self.message.0.clone();
         for more in [&self.detail, &self.hint].into_iter().flatten() {
             text.push_str("; ");
-            text.push_str(more.trim_end_matches('.'));
+            text.push_str(more.0.trim_end_matches('.'));
         }
-        text
+        ServerText(text)
+    }
+
+    /// Whether that function of PostgreSQL's source code reports it.
+    pub(crate) fn is_of_routine(&self, name: &str) -> bool {
+        self.routine.as_deref() == Some(name)
     }
 }
 
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text())?;
+        fmt::Display::fmt(&self.text(), f)?;
         self.sqlstate.map_or(Ok(()), |code| write!(f, " (SQLSTATE {code})"))
     }
 }
@@ -167,13 +201,16 @@ mod tests {
 
     #[test]
     fn an_error_response_is_read_field_by_field() {
-        let body = b"SFATAL\0VFATAL\0C42704\0Mno such slot\0DIt went.\0HMake it.\0R1\0\0";
+        let body =
+            b"SFATAL\0VFATAL\0C42704\0Mno such slot\0DIt went.\0HMake it.\0Fslot.c\0RAcquire\0\0";
         let error = ServerError::read(body);
+        assert_eq!(error.file.as_deref(), Some("slot.c"));
+        assert!(error.is_of_routine("Acquire"));
         assert_eq!(error.sqlstate, SqlState::new("42704"));
         assert_eq!(error.to_string(), "no such slot; It went; Make it (SQLSTATE 42704)");
         for cut in 0..body.len() {
             ServerError::read(&body[..cut]);
         }
-        assert_eq!(ServerError::read(b"M\xff\0\0").message, "\u{fffd}");
+        assert_eq!(ServerError::read(b"M\xff\0\0").message, "\u{fffd}".into());
     }
 }

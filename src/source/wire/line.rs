@@ -70,6 +70,14 @@ impl Socket {
         }
         Ok(Self::Tcp(socket))
     }
+
+    /// The address on this machine; `None` for a Unix socket.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp(socket) => socket.local_addr().ok().map(|address| address.ip()),
+        }
+    }
 }
 
 /// A connection, with or without TLS.

@@ -32,8 +32,8 @@ mod startup;
 mod stream;
 
 pub(super) use client::{Connection, Replication, StreamSettings, connect};
-pub(crate) use error::SqlState;
-pub(super) use error::{ServerError, WireError};
+pub(super) use error::WireError;
+pub(crate) use error::{ServerError, SqlState};
 pub use framing::{Frame, FrameError, Frames};
 pub(crate) use guard::Lifted;
 pub(super) use guard::{AnswerLimit, Guard, Handshaken};

@@ -95,6 +95,7 @@ pub struct PostgresBuilder {
     disk_bytes: Option<u64>,
     tls: Option<(PathBuf, PathBuf)>,
     client_root: Option<PathBuf>,
+    language: Option<String>,
     settings: Vec<(String, String)>,
 }
 
@@ -120,6 +121,7 @@ impl PostgresBuilder {
             disk_bytes: None,
             tls: None,
             client_root: None,
+            language: None,
             settings: settings.map(|(name, value)| (name.into(), value.into())).into(),
         }
     }
@@ -170,6 +172,15 @@ impl PostgresBuilder {
     pub fn client_authority(mut self, root: &Path) -> Self {
         self.client_root = Some(root.to_owned());
         self.setting("ssl_ca_file", "root.crt")
+    }
+
+    /// The language of its messages, such as `de_DE`. The packages of Linux distributions have
+    /// translations, others do not: see [`Major::of_the_system`].
+    #[must_use]
+    pub fn language(mut self, language: &str) -> Self {
+        let locale = format!("{language}.UTF-8");
+        self.language = Some(locale.clone());
+        self.setting("lc_messages", &locale)
     }
 
     /// Gives the cluster a system identifier of its own, which costs a second.
@@ -228,7 +239,10 @@ impl PostgresBuilder {
             copy.args(["-a", "--no-target-directory"]).arg(template).arg(&data);
             cache::run(&mut copy, "cp", "coreutils")?;
         }
+        let locales = self.language.as_deref();
+        let locales = locales.map(|name| install::locale(server.directory(), name)).transpose()?;
         let postgres = Postgres {
+            locales,
             _disk: disk,
             server,
             account,
@@ -260,6 +274,8 @@ pub struct Postgres {
     major: Major,
     port: Port,
     hba: Mutex<Option<String>>,
+    /// Where its locales are, if not where the system's are.
+    locales: Option<PathBuf>,
 }
 
 impl Postgres {
@@ -415,6 +431,9 @@ impl Postgres {
         let mut command = self.server.cleanup().launcher(&self.program);
         command.arg("-D").arg(self.data_dir()).stdin(std::process::Stdio::null());
         command.stdout(log).stderr(errors).current_dir("/").env_remove("PGDATA");
+        if let Some(locales) = &self.locales {
+            command.env("LOCPATH", locales);
+        }
         self.account.apply(&mut command);
         self.server.launch(&mut command, |_| ())?;
         let ask = async || match self.connect("postgres").await {

@@ -180,3 +180,14 @@ pub(super) fn init(
     account.apply(&mut initdb);
     cache::run(&mut initdb, "initdb", "postgresql").map(drop)
 }
+
+/// A directory with a locale of that name, such as `de_DE.UTF-8`, whether the system has it or not: the
+/// rules of `C.UTF-8`, under the name by which PostgreSQL finds its translations.
+pub(super) fn locale(beside: &Path, name: &str) -> Result<PathBuf, BedError> {
+    let locales = beside.join("locales");
+    cache::make_open(&locales)?;
+    let mut copy = Command::new("cp");
+    copy.args(["-R", "--no-target-directory", "/usr/lib/locale/C.utf8"]).arg(locales.join(name));
+    cache::run(&mut copy, "cp", "coreutils")?;
+    Ok(locales)
+}
