@@ -7,7 +7,7 @@ use tokio_postgres::{Client, Row};
 
 use super::findings::{Finding, Findings};
 use crate::outbox::TableName;
-use crate::source::{self, Facts, SourceConfig, SqlClient};
+use crate::source::{self, Facts, PartKind, SourceConfig, SqlClient, UnsentPart};
 
 const SUBJECT: &str = "publication";
 
@@ -34,21 +34,12 @@ const NO_SCHEMAS: &str = "ARRAY[]::pg_catalog.text[]";
 
 /// The table's kind, and how the publication includes it.
 const TABLE: &str = "
-    WITH RECURSIVE this AS (
-        SELECT c.oid, c.relkind, c.relnamespace, c.relpersistence, c.relispartition
-          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-         WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
-    ), below AS (
-        SELECT oid FROM this
-         UNION
-        SELECT i.inhrelid FROM below
-          JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
-          JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
     SELECT c.relkind::pg_catalog.text, coalesce(m.listed, false), coalesce(m.by_schema, false),
-           coalesce(m.published, false), CASE WHEN m.published THEN m.row_filter END,
-           (SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
-             WHERE c.relpersistence <> 'p' LIMIT 1)
-      FROM this AS c LEFT JOIN {membership} ON true";
+           coalesce(m.published, false), CASE WHEN m.published THEN m.row_filter END, c.oid
+      FROM pg_catalog.pg_class c
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN {membership} ON true
+     WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
 
 /// The publication, quoted for SQL, and its properties.
 struct Publication {
@@ -82,8 +73,7 @@ struct Table {
     is_by_schema: bool,
     is_published: bool,
     filter: Option<String>,
-    /// A partition that is unlogged.
-    unlogged: Option<String>,
+    oid: u32,
 }
 
 impl Table {
@@ -94,7 +84,7 @@ impl Table {
             is_by_schema: row.try_get(2)?,
             is_published: row.try_get(3)?,
             filter: row.try_get(4)?,
-            unlogged: row.try_get(5)?,
+            oid: row.try_get(5)?,
         })
     }
 }
@@ -135,6 +125,12 @@ pub(crate) async fn check(
             ),
             Some(found_table) => {
                 check_table(&found_table, table, found.as_ref(), findings);
+                if matches!(found_table.kind.as_str(), "r" | "p") {
+                    let all = &source.tables;
+                    let parts = source::unsent_parts(client, (found_table.oid, table), all).await;
+                    let parts = findings.answer(("table", "table"), parts)?;
+                    findings.extend(parts.iter().map(unsent));
+                }
                 tables.push(table.clone());
                 let is_table = matches!(found_table.kind.as_str(), "r" | "p");
                 if is_table && !found_table.is_listed {
@@ -231,21 +227,13 @@ fn check_table(
     publication: Option<&Publication>,
     findings: &mut Findings,
 ) {
-    let Table { kind, is_listed, is_by_schema, is_published, filter, unlogged } = found;
+    let Table { kind, is_listed, is_by_schema, is_published, filter, .. } = found;
     if !matches!(kind.as_str(), "r" | "p") {
         let text = format!("{table} is not an ordinary or partitioned table");
         return findings.add(
             Finding::error(("table", "table_kind"), text)
                 .why("logical decoding sends only rows of tables")
                 .advice("set --table to the table that stores the rows"),
-        );
-    }
-    if let Some(part) = unlogged {
-        let text = format!("{part}, which stores rows of {table}, is an unlogged table");
-        findings.add(
-            Finding::error(("table", "table_unlogged"), text)
-                .why("PostgreSQL writes no WAL for its rows, so they are never published")
-                .sql(format!("ALTER TABLE {part} SET LOGGED;")),
         );
     }
     let Some(Publication { quoted, all_tables, via_root, .. }) = publication else {
@@ -288,6 +276,28 @@ fn check_table(
                 )
                 .sql(relist(quoted, table)),
         );
+    }
+}
+
+/// A table with rows that are never published.
+fn unsent(part: &UnsentPart) -> Finding {
+    let error = |code, why| Finding::error(("table", code), part.to_string()).why(why);
+    match part.kind {
+        PartKind::Unlogged => {
+            let why = "PostgreSQL writes no WAL for its rows, so they are never published";
+            error("table_unlogged", why).sql(format!("{};", part.remedy()))
+        }
+        PartKind::Foreign => {
+            let why = "another server stores its rows, so the WAL of this one has none of them, and \
+                       they are never published";
+            error("table_foreign_partition", why).sql(format!("{};", part.remedy()))
+        }
+        PartKind::Child => {
+            let why = "PostgreSQL sends its rows under its own name, if at all, so they are never \
+                       published; a trigger that routes rows, and the chunks of TimescaleDB, make \
+                       such tables. `walpost recover --all` counts what is not published";
+            error("table_inherited", why).advice(part.remedy())
+        }
     }
 }
 

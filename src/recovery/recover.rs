@@ -99,6 +99,9 @@ impl<'a> Recovery<'a> {
         let profile = assembly::profile(config)?;
         let names = assembly::columns(config, &profile);
         let mut snapshot = RowSnapshot::open(&source, &conninfo, APPLICATION_NAME).await?;
+        if purpose == Purpose::Existing {
+            snapshot.require_sent()?;
+        }
         let state = positions.state.clone();
         let ahead = if positions.has_slot() {
             note("reading ahead from the slot");
@@ -129,6 +132,12 @@ impl<'a> Recovery<'a> {
         };
         let choice = RowChoice { bound, time_column, order_by };
         snapshot.choose(&config.source.publication, &names, &choice).await?;
+        for (part, rows) in snapshot.unsent().await? {
+            note(&format!(
+                "{part}, and PostgreSQL never sends its {rows} rows: they are compared too; {}",
+                part.remedy()
+            ));
+        }
         if chosen == ChosenRows::Existing {
             require_ids(&snapshot).await?;
         }
@@ -473,6 +482,7 @@ pub(crate) async fn require_readable(
         time_column: wish.time_column.clone(),
         order_by: wish.order_by.clone(),
     };
+    snapshot.require_sent()?;
     snapshot.choose(&config.source.publication, &names, &choice).await?;
     require_ids(&snapshot).await?;
     for table in 0..snapshot.tables.len() {

@@ -13,6 +13,7 @@ use super::halt_notice;
 use super::membership::{membership, sends};
 use super::slot_error::SlotError;
 use super::types;
+use super::unsent_parts::{UnsentPart, require_none, unsent_parts};
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, TableName};
 use crate::pgoutput::{Column, Relation};
@@ -281,21 +282,35 @@ const TABLE: &str = "
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
      ORDER BY a.attnum";
 
-/// A table or partition whose rows are not written to the WAL.
-const UNLOGGED: &str = "
-    WITH RECURSIVE below AS (
-        SELECT $1::pg_catalog.oid AS oid
-         UNION
-        SELECT i.inhrelid FROM below
-          JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
-          JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
-    SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
-     WHERE c.relpersistence <> 'p' LIMIT 1";
-
 /// The outbox tables, with the columns that the publication sends. Fails unless the publication
-/// publishes the inserts of all of them. Without a table, the publication only has to exist.
-/// `typed`: records depend on the columns' data types.
+/// publishes the inserts of all of them, wherever they are stored. Without a table, the publication only
+/// has to exist. `typed`: records depend on the columns' data types.
 pub async fn published_tables(
+    client: &Client,
+    publication: &str,
+    tables: &[TableName],
+    typed: bool,
+) -> Result<Vec<FoundTable>, SourceError> {
+    let found = found_tables(client, publication, tables, typed).await?;
+    for table in &found {
+        require_none(&parts_of(client, table, tables).await?)?;
+    }
+    Ok(found)
+}
+
+/// The tables with rows of an outbox table that PostgreSQL does not send; `tables` are all outbox tables.
+pub(super) async fn parts_of(
+    client: &Client,
+    table: &FoundTable,
+    tables: &[TableName],
+) -> Result<Vec<UnsentPart>, SourceError> {
+    let (oid, name) = (table.relation.oid, TableName::from(&table.relation));
+    let parts = unsent_parts(client, (oid, &name), tables).await;
+    parts.map_err(|error| SourceError::query("looking for where rows are stored", &error))
+}
+
+/// The same, whether all rows are sent or not.
+pub(super) async fn found_tables(
     client: &Client,
     publication: &str,
     tables: &[TableName],
@@ -390,16 +405,6 @@ async fn published_table(
         )));
     }
     let oid = first.table;
-    let unlogged = client.query_opt(UNLOGGED, &[&oid]).await;
-    let unlogged: Option<String> = unlogged
-        .and_then(|row| row.map(|row| row.try_get(0)).transpose())
-        .map_err(|error| SourceError::query("reading the outbox table's partitions", &error))?;
-    if let Some(part) = unlogged {
-        return Err(SourceError::Setup(format!(
-            "{part}, where rows of table {table} are stored, is unlogged, and its rows are never \
-             sent: ALTER TABLE {part} SET LOGGED"
-        )));
-    }
     let columns = rows.into_iter().filter(|column| column.is_sent).map(|column| column.column);
     Ok(Relation {
         oid,

@@ -53,6 +53,7 @@ mod slot_metrics;
 mod stream;
 mod timeline;
 mod types;
+mod unsent_parts;
 mod visibility;
 mod wire;
 
@@ -100,5 +101,6 @@ pub(crate) use slot_metrics::read_slot_metrics;
 pub use slot_metrics::{Horizon, SlotMetrics};
 pub use stream::StreamFeed;
 pub(crate) use types::BASE_TYPE;
+pub(crate) use unsent_parts::{PartKind, UnsentPart, unsent_parts};
 pub use wire::{Frame, FrameError, Frames, Method, Security};
 pub(crate) use wire::{Refused, ServerError, SqlState};

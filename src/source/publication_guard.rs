@@ -9,7 +9,8 @@
 //! and forth. Whatever was received before a read was committed before it, so it was decoded under
 //! the publication of that fingerprint. For three things only the current state is visible, so a
 //! change that is undone between two reads is not detected: a table that is published through its
-//! schema or FOR ALL TABLES, which table has the outbox's name, and which partition is unlogged.
+//! schema or FOR ALL TABLES, which table has the outbox's name, and which partition or other
+//! table has rows that are never sent.
 //!
 //! A change may be in the WAL, and decoded, before a read can see it: between the flush of its
 //! commit record and the end of its transaction, while it waits for synchronous standbys. A row
@@ -27,12 +28,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::Statement;
 
-use super::catalog::published_tables;
+use super::catalog::{found_tables, parts_of, published_tables};
 use super::config::SourceConfig;
 use super::connection::connect::SqlClient;
 use super::connection::deadline::answered;
 use super::error::{PublicationChange, SourceError};
 use super::publication_fingerprint::PublicationFingerprint;
+use super::unsent_parts::UnsentPart;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 
@@ -117,6 +119,10 @@ const READ_FINGERPRINT: &str = "
         SELECT 'unlogged ' || c.oid::pg_catalog.text, NULL, NULL
           FROM below JOIN pg_catalog.pg_class c USING (oid)
          WHERE c.relispartition AND c.relpersistence <> 'p'
+        UNION ALL
+        SELECT 'elsewhere ' || c.oid::pg_catalog.text, NULL, NULL
+          FROM below JOIN pg_catalog.pg_class c USING (oid)
+         WHERE (NOT c.relispartition OR c.relkind = 'f') AND c.oid NOT IN (SELECT oid FROM relation)
         {schemas}
     ), slot AS (
         SELECT active_pid, catalog_xmin::pg_catalog.text::pg_catalog.int8 AS horizon
@@ -208,6 +214,19 @@ impl Catalogs {
     pub(super) async fn published_tables(&self) -> Result<Vec<FoundTable>, SourceError> {
         let SourceConfig { publication, tables, typed, .. } = &self.config;
         published_tables(&self.client, publication, tables, *typed).await
+    }
+
+    /// The same, whether all rows are sent or not, each with the tables whose rows are not.
+    pub(super) async fn found_tables(
+        &self,
+    ) -> Result<Vec<(FoundTable, Vec<UnsentPart>)>, SourceError> {
+        let SourceConfig { publication, tables, typed, .. } = &self.config;
+        let mut found = Vec::new();
+        for table in found_tables(&self.client, publication, tables, *typed).await? {
+            let parts = parts_of(&self.client, &table, tables).await?;
+            found.push((table, parts));
+        }
+        Ok(found)
     }
 
     /// Fails if a read at a later connect finds another publication than that of `fingerprint`; the

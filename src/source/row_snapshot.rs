@@ -1,5 +1,7 @@
 //! The rows of the outbox tables in one snapshot, read in the text form of the output plugin.
 
+mod slot_reader;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +20,12 @@ use super::publication_guard::Catalogs;
 use super::row_conditions::{from_xid, in_text_form, in_utc, is_not_one_of};
 use super::session_setup::{server_history, session_settings};
 use super::timeline::Timelines;
+use super::unsent_parts::{PartKind, UnsentPart, require_none};
 use super::{PublicationFingerprint, Security, ServerIdentity, SourceConfig, SourceError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::outbox::{ColumnNames, FoundTable, Role, TableName};
-use crate::pgoutput::{Message, Tuple, decode};
+use crate::pgoutput::Tuple;
 
 /// Rows that are fetched together, and bytes of them: the first ones show how large rows are.
 const FETCHED: usize = 1_000;
@@ -145,6 +148,8 @@ pub(crate) struct RowSnapshot {
     pub(crate) fingerprint: PublicationFingerprint,
     /// The tables, with the columns that the publication sends.
     pub(crate) tables: Vec<FoundTable>,
+    /// Tables with rows of theirs that PostgreSQL does not send, for each of them.
+    unsent: Vec<Vec<UnsentPart>>,
     /// No transaction with this id or a higher one is visible.
     pub(crate) xmax: u64,
     /// The server's time when it was taken, in milliseconds since 1970.
@@ -180,13 +185,14 @@ impl RowSnapshot {
         let identity = ServerIdentity { system_identifier, timeline, postmaster_start };
         let (catalogs, check) =
             Catalogs::checked(Arc::clone(&client), facts.version, config).await?;
-        let tables = catalogs.published_tables().await?;
+        let (tables, unsent) = catalogs.found_tables().await?.into_iter().unzip();
         let mut snapshot = Self {
             client,
             control,
             identity,
             fingerprint: check.fingerprint,
             tables,
+            unsent,
             xmax: 0,
             at_ms: 0,
             end: Lsn::ZERO,
@@ -307,8 +313,8 @@ impl RowSnapshot {
             self.require_time(time).await?;
         }
         let mut scans = Vec::with_capacity(self.tables.len());
-        for table in &self.tables {
-            scans.push(self.scan(table, publication, names, choice).await?);
+        for (table, unsent) in self.tables.iter().zip(&self.unsent) {
+            scans.push(self.scan((table, unsent), publication, names, choice).await?);
         }
         self.scans = scans;
         Ok(())
@@ -328,7 +334,7 @@ impl RowSnapshot {
 
     async fn scan(
         &self,
-        table: &FoundTable,
+        (table, unsent): (&FoundTable, &[UnsentPart]),
         publication: &str,
         names: &ColumnNames,
         choice: &RowChoice,
@@ -350,7 +356,16 @@ impl RowSnapshot {
                  owner, with --source"
             )));
         }
-        let only = if fact(0)? { "" } else { "ONLY " };
+        // The rows of other outbox tables that inherit from it are their own.
+        let children = unsent.iter().filter(|part| part.kind == PartKind::Child);
+        let children: Vec<_> = children.map(|part| part.oid.to_string()).collect();
+        let (only, stored) = match (fact(0)?, children.as_slice()) {
+            (true, _) => ("", String::new()),
+            (false, []) => ("ONLY ", String::new()),
+            (false, children) => {
+                ("", format!("o.tableoid IN ({oid}, {}) AND ", children.join(", ")))
+            }
+        };
         let rows = self.client.query(COLUMNS, &[&oid]).await.map_err(failed)?;
         let columns = rows.iter().map(TableColumn::of).collect::<Result<Vec<_>, _>>();
         let columns = columns.map_err(failed)?;
@@ -416,8 +431,38 @@ impl RowSnapshot {
             sent.map(|column| in_text_form(&format!("o.{}", escape_identifier(&column.name))));
         let columns = sent.chain([ms]).collect::<Vec<_>>().join(", ");
         // A filter names the columns without a table.
-        let from = format!("FROM {only}{name} AS o WHERE ({filter})");
+        let from = format!("FROM {only}{name} AS o WHERE {stored}({filter})");
         Ok(Scan { name, columns, from, bound, id, order, has_ids, has_times })
+    }
+
+    /// Fails if PostgreSQL does not send all rows of these tables.
+    pub(crate) fn require_sent(&self) -> Result<(), SourceError> {
+        self.unsent.iter().try_for_each(|parts| require_none(parts))
+    }
+
+    /// The tables with rows that PostgreSQL never sends, and how many. To be called after the choice.
+    pub(crate) async fn unsent(&self) -> Result<Vec<(UnsentPart, u64)>, SourceError> {
+        let counting = |error| SourceError::query("counting rows that are not sent", &error);
+        let mut found = Vec::new();
+        for (parts, Scan { from, .. }) in self.unsent.iter().zip(&self.scans) {
+            let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
+            if oids.is_empty() {
+                continue;
+            }
+            let sql = format!(
+                "SELECT o.tableoid, pg_catalog.count(*) {from} AND o.tableoid = ANY ($1) GROUP BY 1"
+            );
+            let rows = self.client.query(&sql, &[&oids]).await.map_err(counting)?;
+            let count = |row: &Row| {
+                Ok::<(u32, i64), tokio_postgres::Error>((row.try_get(0)?, row.try_get(1)?))
+            };
+            let counts = rows.iter().map(count).collect::<Result<Vec<_>, _>>().map_err(counting)?;
+            for part in parts {
+                let count = counts.iter().find(|(oid, _)| *oid == part.oid).map(|(_, rows)| *rows);
+                found.push((part.clone(), u64::try_from(count.unwrap_or_default()).unwrap_or(0)));
+            }
+        }
+        Ok(found)
     }
 
     /// How many rows of a table are chosen, without those that have one of the ids in `without`.
@@ -520,47 +565,6 @@ impl RowSnapshot {
                 rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(looking)?;
         }
         Ok(left)
-    }
-
-    /// Calls `each` with what the slot will send up to the end of the snapshot, on a session of
-    /// `client`, which nobody else uses; the slot keeps its position.
-    pub(crate) async fn streamed(
-        &self,
-        client: &SqlClient,
-        config: &SourceConfig,
-        mut each: impl FnMut(Message),
-    ) -> Result<(), SourceError> {
-        let reading = |error| SourceError::query("reading ahead from the slot", &error);
-        // If this process is killed while the server waits, such as for a standby server, the session
-        // must not keep the slot. Not all systems can tell.
-        let _ = client.batch_execute("SET client_connection_check_interval = '5s'").await;
-        let sql = format!(
-            "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL cursor_tuple_fraction = 1;
-             DECLARE walpost_ahead NO SCROLL CURSOR FOR
-              SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, '{}', NULL,
-                     'proto_version', '1', 'publication_names', {}, 'messages', '{}')",
-            escape_literal(&config.slot),
-            self.end,
-            escape_literal(&escape_identifier(&config.publication)),
-            config.messages,
-        );
-        client.batch_execute(&sql).await.map_err(reading)?;
-        loop {
-            let rows = {
-                let _large = client.large_rows();
-                client.query(&format!("FETCH {FETCHED} FROM walpost_ahead"), &[]).await
-            };
-            let rows = rows.map_err(reading)?;
-            for row in &rows {
-                let data: &[u8] = row.try_get(0).map_err(reading)?;
-                let message = decode(&bytes::Bytes::copy_from_slice(data));
-                each(message.map_err(|error| SourceError::Undecodable(error.to_string()))?);
-            }
-            if rows.is_empty() {
-                break;
-            }
-        }
-        client.batch_execute("COMMIT").await.map_err(reading)
     }
 }
 

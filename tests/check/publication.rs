@@ -154,6 +154,35 @@ async fn publication_of_two_thousand_million_transactions_ago_is_not_young() {
     fixture.check().await.finding("warning", "publication_newer_than_slot");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_are_stored_elsewhere_are_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture
+        .execute("CREATE TABLE kid () INHERITS (outbox); CREATE TABLE grandkid () INHERITS (kid)")
+        .await;
+    // By name the first of two.
+    let words = ["outbox.tables", "ALTER TABLE public.grandkid NO INHERIT public.kid"];
+    let follow = async |fixture: &mut Fixture, _: &str| {
+        fixture.execute("ALTER TABLE kid NO INHERIT outbox").await;
+    };
+    fixture.finding_with_advice("error", "table_inherited", &words, follow).await;
+    fixture
+        .execute(
+            "ALTER TABLE outbox RENAME TO plain;
+             CREATE TABLE outbox (LIKE plain INCLUDING DEFAULTS) PARTITION BY RANGE (created_at);
+             CREATE TABLE near PARTITION OF outbox FOR VALUES FROM ('2026-01-01') TO (MAXVALUE);
+             ALTER PUBLICATION walpost SET TABLE outbox;
+             CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER far FOREIGN DATA WRAPPER nowhere;
+             CREATE FOREIGN TABLE far PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO ('2026-01-01')
+               SERVER far",
+        )
+        .await;
+    fixture.finding_is_fixed("error", "table_foreign_partition").await;
+    fixture.execute("ALTER TABLE near SET UNLOGGED").await;
+    fixture.finding_is_fixed("error", "table_unlogged").await;
+    fixture.check().await.is_clean();
+}
+
 /// The server is in recovery from here on.
 async fn make_standby(fixture: &Fixture) {
     fixture.postgres.stop(Stop::Fast, walpost_bed::fixture::SHORT_TIMEOUT).await;

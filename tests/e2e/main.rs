@@ -49,6 +49,8 @@ mod recover_ids;
 mod reference_client;
 mod replay;
 mod replay_events;
+#[cfg(feature = "crash-points")]
+mod rows_elsewhere;
 mod server_language;
 mod sessions;
 #[cfg(feature = "crash-points")]

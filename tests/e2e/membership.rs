@@ -102,7 +102,12 @@ fn options(major: Major) -> Vec<String> {
 /// The same, as walpost has it.
 async fn found(client: &Client, name: &str) -> String {
     let table: TableName = name.parse().expect("a name");
-    match published_tables(client, "p", &[table], false).await {
+    // A table from which others inherit is refused, whatever the publication has of it.
+    let alone = "BEGIN; ALTER TABLE one.child NO INHERIT one.parent";
+    client.batch_execute(alone).await.expect("no child");
+    let found = published_tables(client, "p", &[table], false).await;
+    client.batch_execute("ROLLBACK").await.expect("as before");
+    match found {
         Ok(tables) => {
             let columns = tables[0].relation.columns.iter();
             let names: Vec<_> = columns.map(|column| format!("\"{}\"", column.name)).collect();

@@ -32,7 +32,7 @@ impl Lost {
         Self { fixture, topic, delivery }
     }
 
-    fn arguments(&self) -> [&str; 4] {
+    pub fn arguments(&self) -> [&str; 4] {
         ["--delivery", self.delivery, "--state-topic", &self.topic]
     }
 
