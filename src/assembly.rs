@@ -259,6 +259,7 @@ pub(crate) fn source(
         wait_until_visible: config.delivery.wait_until_visible,
         messages: config.outbox.message_prefix.is_some()
             || config.outbox.plain_message_prefix.is_some(),
+        text_prefix: config.outbox.message_prefix.clone(),
     })
 }
 

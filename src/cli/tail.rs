@@ -22,14 +22,14 @@ use crate::config::{Config, ConfigError, Environment};
 use crate::excerpt::is_harmless;
 use crate::ledger::Seq;
 use crate::outlet::{Outlet, ProduceError};
-use crate::pgoutput;
+use crate::pgoutput::{self, Message};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::relay::core::Diverted;
 use crate::relay::core::{Core, Taken};
 use crate::source::{
-    self, Facts, Feed, Limit, Received, Resume, Silent, Source, SourceConfig, SourceError,
-    log_if_slow,
+    self, Facts, Feed, Limit, MessageText, Received, Resume, Silent, Source, SourceConfig,
+    SourceError, log_if_slow,
 };
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
@@ -153,6 +153,15 @@ async fn peek(
     let messages = source.messages.to_string();
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [&source.slot, &publication, &messages];
+    // On a session of its own: this one sends the rows.
+    let prefix = source.text_prefix.as_deref();
+    let texts = if limit.on(MessageText::of(client, prefix)).await??.is_some() {
+        let further = source::control(&conninfo, "walpost tail").await;
+        let client = further.map_err(SourceError::from)?.client;
+        limit.on(MessageText::of(&client, prefix)).await??
+    } else {
+        None
+    };
     let _large = client.large_rows();
     let first = async {
         let mut rows = Box::pin(client.query_raw(&statement, parameters).await?);
@@ -169,8 +178,13 @@ async fn peek(
     let (mut rows, mut next) = log_if_slow(say, first).await.map_err(failed)?;
     while let Some(row) = next {
         let data = Bytes::from(row.try_get::<_, Vec<u8>>(0).map_err(failed)?);
-        let message =
+        let mut message =
             pgoutput::decode(&data).map_err(|error| TailError::Query(error.to_string()))?;
+        if let (Some(texts), Message::Logical(logical)) = (&texts, &message)
+            && texts.concerns(&message)
+        {
+            message = texts.converted(logical).await?;
+        }
         if take(core, &message, printer)? {
             return Ok(());
         }

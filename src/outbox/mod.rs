@@ -66,7 +66,8 @@ pub enum EventError {
     /// A logical message with the configured prefix.
     #[error(
         "event {position}: the logical message with prefix `{prefix}` cannot be read: {fault}; \
-         its content must be a JSON object in UTF-8 with a member for each column"
+         its content must be a JSON object with a member for each column, as text in the database's \
+         encoding"
     )]
     Message {
         /// The message's prefix.

@@ -51,6 +51,7 @@ async fn beside(
         return;
     };
     server::check(client, &facts, service, source, findings).await;
+    server::check_encoding(client, config, findings).await;
     let published = publication::check(client, source, &facts, findings).await;
     let Some((has_publication, tables)) = published else {
         return;

@@ -4,6 +4,7 @@ use tokio_postgres::Client;
 
 use super::connection::APPLICATION_NAME;
 use super::findings::{Finding, Findings};
+use crate::config::Config;
 use crate::setup::Hosting;
 use crate::source::{APPLICATION_NAME as RUN, Facts, SourceConfig};
 
@@ -87,6 +88,27 @@ pub(crate) async fn check(
     }
     if is_synchronous(&settings.synchronous, RUN) {
         findings.add(synchronous(&settings.synchronous, waits, RUN, service));
+    }
+}
+
+/// Checks whether messages are published in another encoding than UTF-8.
+pub(crate) async fn check_encoding(client: &Client, config: &Config, findings: &mut Findings) {
+    if config.outbox.plain_message_prefix.is_none() {
+        return;
+    }
+    let name = ("server", "message_encoding");
+    let sql = "SELECT pg_catalog.current_setting('server_encoding')";
+    let encoding = client.query_one(sql, &[]).await.and_then(|row| row.try_get::<_, String>(0));
+    let Some(encoding) = findings.answer(name, encoding) else { return };
+    if !matches!(encoding.as_str(), "UTF8" | "SQL_ASCII") {
+        findings.add(
+            Finding::warning(name, format!("the encoding of the database is {encoding}"))
+                .why(
+                    "outbox.plain_message_prefix publishes content byte for byte, so text is \
+                     published in that encoding",
+                )
+                .advice("emit pg_catalog.convert_to(content, 'UTF8') instead of content"),
+        );
     }
 }
 

@@ -42,6 +42,8 @@ pub struct SourceConfig {
     /// Whether to request logical messages too. Any role that may connect can emit them, with any
     /// prefix and size, so they are requested only if events are read from them.
     pub messages: bool,
+    /// The prefix of messages whose content is text.
+    pub text_prefix: Option<String>,
 }
 
 /// When to read a backlog by SQL instead of streaming it.

@@ -34,6 +34,7 @@ mod halt_notice;
 mod history;
 mod locked_table;
 mod membership;
+mod message_text;
 mod open;
 mod open_state;
 mod outbox_size;
@@ -83,6 +84,7 @@ pub use feed::{
 pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};
 pub(crate) use locked_table::TableShape;
 pub(crate) use membership::{membership, row_filter};
+pub(crate) use message_text::MessageText;
 pub use open_state::OpenState;
 pub use outbox_size::TableSize;
 pub(crate) use owners_code::{OwnersCode, RowEvents};

@@ -22,6 +22,7 @@ use super::feed::{Announcement, OpenError, Source};
 use super::feed_select::{Opening, Progress, observed};
 use super::halt_notice;
 use super::history::HistoryCheck;
+use super::message_text::MessageText;
 use super::postgres_feed::PostgresFeed;
 use super::publication_guard::Catalogs;
 use super::resume::Resume;
@@ -148,7 +149,8 @@ async fn open_session(
         start_position = start_position.at_most(at_slot);
     }
     let host = control.endpoint.host.to_string();
-    let failed = |error: WireError| SourceError::session(&error, Phase::Opening, &host, &config.slot);
+    let failed =
+        |error: WireError| SourceError::session(&error, Phase::Opening, &host, &config.slot);
     let mut client = client.map_err(failed)?;
     // Both connections are secured in the same way; if one exposes the password, report that one.
     let security =
@@ -184,6 +186,7 @@ async fn open_session(
     } else {
         None
     };
+    let texts = MessageText::of(&control.client, config.text_prefix.as_deref()).await?;
     let opening = Opening {
         config,
         conninfo,
@@ -205,6 +208,10 @@ async fn open_session(
     let opened = opened?;
     let opened = match visibility {
         Some(visibility) => opened.holding_back(visibility),
+        None => opened,
+    };
+    let opened = match texts {
+        Some(texts) => opened.converting(texts),
         None => opened,
     };
     lift_statement_limit(&control_client).await?;

@@ -12,6 +12,7 @@ use super::feed::{Feed, Received, SwitchFeed, VisibilityWaits};
 use super::feed_base::FeedBase;
 use super::halt_notice;
 use super::history::{AckedPosition, HistoryCheck, SkippedRelations, Verdict};
+use super::message_text::MessageText;
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
 use super::stream::StreamFeed;
@@ -19,7 +20,7 @@ use super::visibility::{Passage, Visibility};
 use super::wire::Security;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
-use crate::pgoutput::Message;
+use crate::pgoutput::{LogicalMessage, Message};
 use crate::source::{SlotMetrics, TableSize};
 
 /// An open feed.
@@ -36,6 +37,10 @@ pub struct PostgresFeed {
     next: VecDeque<Received>,
     /// Holds transactions back until other sessions see them, if that is configured.
     visibility: Option<Visibility>,
+    /// Converts the content of logical messages, if that is text in another encoding.
+    texts: Option<MessageText>,
+    /// The message to convert, and to return next.
+    unconverted: Option<LogicalMessage>,
     /// Whether each message is passed on as it is. Without this shortcut each is moved several
     /// times more: `described` alone took 2 % of the relay's thread in a catch-up.
     passes_all: bool,
@@ -76,8 +81,17 @@ impl PostgresFeed {
 
     pub(super) fn over(feed: ActiveFeed) -> Self {
         let (skipped, next) = (SkippedRelations::default(), VecDeque::new());
-        let (check, before, visibility) = (None, None, None);
-        Self { feed, check, before, skipped, next, visibility, passes_all: true }
+        Self {
+            feed,
+            check: None,
+            before: None,
+            skipped,
+            next,
+            visibility: None,
+            texts: None,
+            unconverted: None,
+            passes_all: true,
+        }
     }
 
     /// Compares with `check`, for a server whose identity was `before` until it was restarted.
@@ -99,6 +113,11 @@ impl PostgresFeed {
         Self { visibility: Some(visibility), passes_all: false, ..self }
     }
 
+    /// Converts the content of logical messages.
+    pub(super) fn converting(self, texts: MessageText) -> Self {
+        Self { texts: Some(texts), passes_all: false, ..self }
+    }
+
     /// Whether a transaction is held back: nothing is passed on meanwhile.
     fn is_holding(&self) -> bool {
         self.visibility.as_ref().is_some_and(Visibility::is_holding)
@@ -107,13 +126,52 @@ impl PostgresFeed {
     /// The next message that was queued.
     fn queued(&mut self) -> Option<Received> {
         let next = self.next.pop_front();
-        self.passes_all = self.visibility.is_none() && self.next.is_empty() && self.is_compared();
+        let is_changed = self.visibility.is_some() || self.texts.is_some();
+        self.passes_all = !is_changed && self.next.is_empty() && self.is_compared();
         next
     }
 
     /// Whether nothing needs to be compared or preceded by its relation message any more.
     fn is_compared(&self) -> bool {
         self.check.is_none() && self.skipped.is_empty()
+    }
+
+    /// Keeps a message that has to be converted before anything else is received.
+    fn keep_unconverted(&mut self, received: Received) -> Option<Received> {
+        match (&self.texts, received) {
+            (Some(texts), Received::Message(message)) if texts.concerns(&message) => {
+                let Message::Logical(logical) = message else { return None };
+                self.unconverted = Some(logical);
+                None
+            }
+            (_, received) => Some(received),
+        }
+    }
+
+    /// Receives from the feed, in UTF-8. Cancel-safe.
+    async fn receive(&mut self, reading: bool) -> Result<Received, SourceError> {
+        loop {
+            if let (true, Some(texts), Some(message)) = (reading, &self.texts, &self.unconverted) {
+                let converted = texts.converted(message).await?;
+                self.unconverted = None;
+                return Ok(Received::Message(converted));
+            }
+            let received = self.feed.next(reading).await?;
+            if let Some(received) = self.keep_unconverted(received) {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// What was received already, in UTF-8.
+    fn try_receive(&mut self) -> Option<Result<Received, SourceError>> {
+        if self.unconverted.is_some() {
+            return None;
+        }
+        match self.feed.try_next()? {
+            Ok(received) => self.keep_unconverted(received).map(Ok),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// Compares what was received, and returns it unless it is skipped or held back.
@@ -240,7 +298,7 @@ impl Feed for PostgresFeed {
             if reading && let Some(next) = self.queued() {
                 return Ok(next);
             }
-            let received = self.feed.next(reading).await?;
+            let received = self.receive(reading).await?;
             if let Some(received) = self.inspect(received)? {
                 return Ok(received);
             }
@@ -258,7 +316,7 @@ impl Feed for PostgresFeed {
             if let Some(next) = self.queued() {
                 return Some(Ok(next));
             }
-            let inspected = self.feed.try_next()?.and_then(|received| self.inspect(received));
+            let inspected = self.try_receive()?.and_then(|received| self.inspect(received));
             if let Some(received) = inspected.transpose() {
                 return Some(received);
             }

@@ -1,6 +1,7 @@
 //! Logical messages: events without a table.
 
 use walpost_bed::oracle::Row;
+use walpost_bed::{Kafka, Major, Postgres};
 
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, assert_in_log_order, insert, record_of, stop};
 
@@ -162,5 +163,47 @@ async fn plain_message_without_a_key_halts() {
     assert_eq!(code, Some(4), "{text}");
     for part in ["prefix `outbox:order`", "`aggregate_id` is NULL or empty"] {
         assert!(text.contains(part), "{text}");
+    }
+}
+
+/// PostgreSQL converts the values of rows, and not the content of messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_of_a_database_that_is_not_utf8_is_published_in_utf8() {
+    for (encoding, text) in
+        [("LATIN1", "Ã© ½ Maß"), ("WIN1252", "MENÜ… 5 €"), ("EUC_JP", "楽〜表示")]
+    {
+        let postgres = Postgres::builder(Major::V15).encoding(encoding).start().await;
+        let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap());
+        let fixture =
+            fixture.option("--message-prefix", "outbox").option("--plain-message-prefix", "bytes");
+        fixture.init(&[]).await;
+        let walpost = fixture.run().await;
+        let json = format!(
+            r#"{{"id": "m", "aggregate_type": "order", "aggregate_id": "{text}", "payload": {{"t": "{text}"}}}}"#
+        );
+        let row = format!(
+            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+               VALUES ('order', '{text}', 'placed', '{{\"t\": \"{text}\"}}')"
+        );
+        let sql = [
+            row,
+            format!("SELECT pg_logical_emit_message(true, 'outbox', '{json}')"),
+            "SELECT pg_logical_emit_message(true, 'bytes:order:b', '\\xc3a9'::bytea)".to_owned(),
+            emit("outbox", "plain", "k"),
+        ];
+        fixture.postgres.execute(&sql.join("; ")).await;
+        fixture.confirmed(SHORT_TIMEOUT).await;
+        stop(walpost).await;
+        let records = fixture.records().await;
+        assert_eq!(records.len(), 4, "{encoding}: {records:?}");
+        let message = record_of(&records, "m");
+        assert_eq!(message.key_text(), Some(text), "{encoding}");
+        assert_eq!(message.value_text(), Some(format!(r#"{{"t": "{text}"}}"#).as_str()));
+        // As a row of it.
+        let same =
+            records.iter().filter(|one| one.value == message.value && one.key == message.key);
+        assert_eq!(same.count(), 2, "{encoding}");
+        let bytes = records.iter().find(|one| one.key_text() == Some("b")).expect("bytes");
+        assert_eq!(bytes.value.as_deref(), Some([0xc3, 0xa9].as_slice()));
     }
 }

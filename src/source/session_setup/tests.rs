@@ -161,6 +161,7 @@ fn a_slot_that_is_in_use_or_was_advanced_unseen_is_rejected() {
         open_state: OpenState::default(),
         wait_until_visible: false,
         messages: false,
+        text_prefix: None,
     };
     property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
         let facts = facts(confirmed, held.then_some(7));
