@@ -44,6 +44,7 @@ async fn by_walpost(postgres: &Postgres, slot: &str, end: Lsn) -> Got {
         open_state: OpenState::default(),
         wait_until_visible: false,
         messages: true,
+        text_prefix: None,
     };
     let opened = config.open(&Resume::AtSlot { waited: None }).await;
     let mut feed = opened.unwrap_or_else(|refused| panic!("{}", refused.error));
