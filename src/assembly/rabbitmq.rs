@@ -44,6 +44,12 @@ pub(crate) fn rabbit_config(
         .routing_key
         .parse()
         .map_err(|error: String| invalid(Setting::RabbitmqRoutingKey, &error))?;
+    if rabbit.exchange.is_empty() && routing_key.begins_with_key() {
+        let reason = "begins with {key}, and the default exchange (rabbitmq.exchange = \"\") routes \
+                      to the queue of this name: a row could choose any queue. Begin it with \
+                      {topic} or a text of its own, or name an exchange";
+        return Err(invalid(Setting::RabbitmqRoutingKey, reason));
+    }
     if config.poison.too_large == Policy::DeadLetter {
         let reason = "a dead letter has the payload of its event, and RabbitMQ does not accept that \
                       either: set `halt` or `skip`";
@@ -87,4 +93,32 @@ fn rabbit_source(config: &Config, environment: &Environment) -> RabbitSource {
     RabbitSource::new(move || {
         rabbit_config(&config, &environment).map_err(|error| error.to_string())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Flags;
+
+    #[test]
+    fn row_cannot_choose_the_queue_by_its_key() {
+        let of = |toml: &str| {
+            let directory = tempfile::tempdir().expect("a directory");
+            let toml = format!("sink.kind = 'rabbitmq'\n[rabbitmq]\n{toml}");
+            std::fs::write(directory.path().join("walpost.toml"), toml).expect("it is written");
+            let environment = Environment::new([], directory.path());
+            let config = Config::load(&Flags::default(), &environment).expect("it is read");
+            rabbit_config(&config, &environment).map(drop).map_err(|error| error.to_string())
+        };
+        for (toml, refused) in [
+            ("exchange = ''", true),
+            ("exchange = ''\nrouting_key = '{key}.x'", true),
+            ("exchange = ''\nrouting_key = '{topic}'", false),
+            ("exchange = ''\nrouting_key = 'orders.{key}'", false),
+            ("routing_key = '{key}'", false),
+        ] {
+            let error = of(toml).err().unwrap_or_default();
+            assert_eq!(error.contains("a row could choose any queue"), refused, "{toml}: {error}");
+        }
+    }
 }

@@ -186,7 +186,7 @@ settings! {
     RabbitmqExchange = row("rabbitmq.exchange", Text, "Exchange to which all events are published. It has to exist; an empty name is the default exchange, which routes to the queue that the routing key names.")
         .variable().default("outbox");
     RabbitmqRoutingKey = row("rabbitmq.routing_key", Text, "Routing key of an event, with the placeholders `{topic}`, `{key}` and `{partition(N)}`.")
-        .details("`{topic}` is what `record.topic` makes, `{key}` what `record.key` makes; `{partition(8)}` is a number from 0 to 7 that depends on the key alone. At most 255 bytes. Dead letters go to the queue `poison.dead_letter_topic`, through the default exchange. See [exchanges and queues](rabbitmq.md#exchanges-and-queues).")
+        .details("`{topic}` is what `record.topic` makes, `{key}` what `record.key` makes, as one word: with `.` percent-encoded; `{partition(8)}` is a number from 0 to 7 that depends on the key alone. At most 255 bytes. Dead letters go to the queue `poison.dead_letter_topic`, through the default exchange. See [exchanges and queues](rabbitmq.md#exchanges-and-queues).")
         .variable().default("{key}");
     RabbitmqCaFile = row("rabbitmq.ca_file", Text, "PEM file of the authorities that sign the broker's certificate, for `amqps://`. Without it, those of the operating system.")
         .variable();

@@ -1,6 +1,10 @@
 //! A text with the placeholders `{topic}`, `{key}` and `{partition(N)}`: what a message's subject or
 //! routing key is made of.
 
+//!
+//! Subjects and routing keys are lists of words, separated by dots, by which consumers choose. So a
+//! key is one word: a row cannot add others, and what cannot be in a word is percent-encoded.
+
 use std::fmt::{self, Write as _};
 use std::num::NonZeroU32;
 
@@ -65,13 +69,13 @@ impl Template {
         Ok(Self { setting, parts })
     }
 
-    /// The text for a topic and a key; `append_key` writes the key, or fails with the reason why it
-    /// cannot be a part of it.
+    /// The text for a topic and a key; fails with the reason if there is none. Characters of the key
+    /// for which `is_plain` is false are encoded, as are `%` and `.`.
     pub(super) fn render(
         &self,
         topic: &str,
         key: Option<&[u8]>,
-        append_key: impl Fn(&[u8], &mut String) -> Result<(), String>,
+        is_plain: impl Fn(char) -> bool,
     ) -> Result<String, String> {
         let key_for = |placeholder: fmt::Arguments<'_>| {
             let setting = self.setting;
@@ -87,7 +91,7 @@ impl Template {
             match part {
                 Part::Static(text) => rendered.push_str(text),
                 Part::Topic => rendered.push_str(topic),
-                Part::Key => append_key(key_for(format_args!("key"))?, &mut rendered)?,
+                Part::Key => append_word(key_for(format_args!("key"))?, &is_plain, &mut rendered),
                 Part::Partition(count) => {
                     let key = key_for(format_args!("partition({count})"))?;
                     let _ = write!(rendered, "{}", partition(key, *count));
@@ -98,14 +102,28 @@ impl Template {
     }
 }
 
+/// Appends a key as one word. Bytes that are not text are encoded, so any two keys differ.
+fn append_word(key: &[u8], is_plain: &impl Fn(char) -> bool, text: &mut String) {
+    let encode = |bytes: &[u8], text: &mut String| {
+        for byte in bytes {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    };
+    for chunk in key.utf8_chunks() {
+        for sign in chunk.valid().chars() {
+            if is_plain(sign) && !matches!(sign, '%' | '.') {
+                text.push(sign);
+            } else {
+                encode(sign.encode_utf8(&mut [0; 4]).as_bytes(), text);
+            }
+        }
+        encode(chunk.invalid(), text);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn append_key(key: &[u8], text: &mut String) -> Result<(), String> {
-        text.push_str(std::str::from_utf8(key).map_err(|_| "not text".to_owned())?);
-        Ok(())
-    }
 
     #[test]
     fn text_is_made_of_its_parts() {
@@ -118,15 +136,17 @@ mod tests {
             ("{topic}.{partition(1)}", "t.0"),
         ] {
             let template = Template::parse("s", text).expect(text);
-            assert_eq!(template.render("t", Some(b"7"), append_key), Ok(rendered.to_owned()));
+            assert_eq!(template.render("t", Some(b"7"), |_| true), Ok(rendered.to_owned()));
         }
-        let template = Template::parse("s", "{topic}{key}").expect("a template");
-        assert_eq!(template.render("t", Some(b"\xff"), append_key), Err("not text".to_owned()));
+        let template = Template::parse("s", "a.{key}").expect("a template");
+        let render = |key: &[u8]| template.render("t", Some(key), |sign| sign != ' ');
+        assert_eq!(render("b.c %\u{e9}".as_bytes()), Ok("a.b%2Ec%20%25\u{e9}".to_owned()));
+        assert_eq!(render(b"\xff\xe9."), Ok("a.%FF%E9%2E".to_owned()));
         for (text, placeholder) in
             [("{key}", "has {key}"), ("{partition(8)}", "has {partition(8)}")]
         {
             let template = Template::parse("nats.subject", text).expect(text);
-            let error = template.render("t", None, append_key).expect_err("no key");
+            let error = template.render("t", None, |_| true).expect_err("no key");
             assert!(error.contains(&format!("nats.subject {placeholder}")), "{error}");
         }
     }

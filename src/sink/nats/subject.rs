@@ -2,10 +2,8 @@
 //!
 //! A subject is a list of tokens, separated by dots; `*` and `>` are wildcards of consumers and of
 //! streams, and no token is empty (<https://docs.nats.io/nats-concepts/subjects>). A topic keeps its
-//! dots, so each of its parts is a token. A key is one token: what cannot be in one is written
-//! percent-encoded.
+//! dots, so each of its parts is a token. A key is one token.
 
-use std::fmt::Write as _;
 use std::str::FromStr;
 
 use crate::sink::template::{Part, Template};
@@ -23,10 +21,8 @@ impl SubjectTemplate {
     pub(super) fn render(&self, topic: &str, key: Option<&[u8]>) -> Result<String, String> {
         // A token cannot be empty.
         let key = key.filter(|key| !key.is_empty());
-        let subject = self.0.render(topic, key, |key, subject| {
-            encode(key, subject);
-            Ok(())
-        })?;
+        let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_/=:+@~!".contains(sign);
+        let subject = self.0.render(topic, key, is_plain)?;
         check(&subject).map(|()| subject)
     }
 
@@ -61,18 +57,6 @@ impl FromStr for SubjectTemplate {
         let example = template.render("topic", Some(b"key"));
         example.map_err(|reason| format!("`{text}` makes no subject: {reason}"))?;
         Ok(template)
-    }
-}
-
-/// Appends a key as a token.
-fn encode(key: &[u8], subject: &mut String) {
-    for byte in key {
-        let is_plain = byte.is_ascii_alphanumeric() || b"-_/=:+@~!".contains(byte);
-        if is_plain {
-            subject.push(char::from(*byte));
-        } else {
-            let _ = write!(subject, "%{byte:02X}");
-        }
     }
 }
 

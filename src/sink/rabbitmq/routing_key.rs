@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::sink::template::Template;
+use crate::sink::template::{Part, Template};
 
 /// The maximum length of a short string of AMQP, in bytes.
 pub(super) const SHORT_MAX: usize = 255;
@@ -14,12 +14,7 @@ pub struct RoutingKeyTemplate(Template);
 impl RoutingKeyTemplate {
     /// The routing key of an event, or the reason why there is none.
     pub(super) fn render(&self, topic: &str, key: Option<&[u8]>) -> Result<String, String> {
-        let routing_key = self.0.render(topic, key, |key, routing_key| {
-            let key = std::str::from_utf8(key)
-                .map_err(|_| "its key is not text, and cannot be part of a routing key")?;
-            routing_key.push_str(key);
-            Ok(())
-        })?;
+        let routing_key = self.0.render(topic, key, |_| true)?;
         match routing_key.len() {
             ..=SHORT_MAX => Ok(routing_key),
             length => Err(format!(
@@ -27,6 +22,11 @@ impl RoutingKeyTemplate {
                  or leave {{key}} out of rabbitmq.routing_key"
             )),
         }
+    }
+
+    /// Whether it begins with the key, so that a row can choose all of it.
+    pub(crate) fn begins_with_key(&self) -> bool {
+        self.0.parts.first() == Some(&Part::Key)
     }
 }
 
@@ -54,6 +54,8 @@ mod tests {
         let render =
             |text: &str, key: &str| template(text).render("shop.order", Some(key.as_bytes()));
         assert_eq!(render("{key}", "A 7"), Ok("A 7".to_owned()));
+        assert_eq!(render("{topic}.{key}", "a.b*%"), Ok("shop.order.a%2Eb*%25".to_owned()));
+        assert!(template("{key}.x").begins_with_key() && !template("x{key}").begins_with_key());
         assert_eq!(render("eu.{topic}.{key}", "7"), Ok("eu.shop.order.7".to_owned()));
         assert_eq!(render("{topic}.{partition(8)}", "21"), Ok("shop.order.4".to_owned()));
         assert_eq!(render("", "7"), Ok(String::new()));
@@ -62,11 +64,9 @@ mod tests {
 
     #[test]
     fn what_makes_no_routing_key_has_a_reason() {
-        for (key, part) in [
-            (None, "has no key"),
-            (Some(&b"\xff"[..]), "not text"),
-            (Some(&[b'k'; 256]), "256 bytes, and AMQP allows 255"),
-        ] {
+        for (key, part) in
+            [(None, "has no key"), (Some(&[b'k'; 256][..]), "256 bytes, and AMQP allows 255")]
+        {
             let error = template("{key}").render("t", key).expect_err(part);
             assert!(error.contains(part), "{error}");
         }
