@@ -2,11 +2,15 @@
 //! ordered.
 //!
 //!     RECEIVER_SECRET=whsec_… cargo run --example http_receiver -- \
-//!         127.0.0.1:8000 outbox.event.order postgres://postgres@localhost/billing
+//!         127.0.0.1:8000 order_placed postgres://postgres@localhost/billing
 //!
-//! The address to listen on, the topic of the events to act on, and the receiver's own database,
+//! The address to listen on, the type of the events to act on, and the receiver's own database,
 //! which has the tables of `sql/consumer_dedupe.sql` and `examples/consumers/turnover.sql`. The
 //! event's id is stored with the effects, in one transaction; only then the request is answered.
+//!
+//! walpost runs with `record.value = "cloudevents"`: the body is a `CloudEvent`, which has the
+//! event's type and key (its `subject`). The signature covers the body and the id, and no other
+//! header, so the receiver acts on nothing else.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,6 +24,7 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use ring::hmac;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio_postgres::{Client, NoTls, Transaction};
@@ -33,19 +38,19 @@ const TOLERANCE: Duration = Duration::from_secs(300);
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [address, topic, database] = arguments.as_slice() else {
-        bail!("usage: http_receiver ADDRESS TOPIC DATABASE");
+    let [address, kind, database] = arguments.as_slice() else {
+        bail!("usage: http_receiver ADDRESS TYPE DATABASE");
     };
     let secret = std::env::var("RECEIVER_SECRET").context("RECEIVER_SECRET is not set")?;
     let listener = TcpListener::bind(address).await?;
-    receive(listener, &secret, topic, database).await
+    receive(listener, &secret, kind, database).await
 }
 
-/// Receives requests, until an error.
+/// Receives requests, until an error, and acts on the events of a type.
 pub(crate) async fn receive(
     listener: TcpListener,
     secret: &str,
-    topic: &str,
+    kind: &str,
     database: &str,
 ) -> anyhow::Result<()> {
     let secret = STANDARD.decode(secret.strip_prefix("whsec_").unwrap_or(secret))?;
@@ -58,11 +63,11 @@ pub(crate) async fn receive(
     let database = Arc::new(Mutex::new(client));
     loop {
         let (stream, _) = listener.accept().await?;
-        let (key, database, topic) = (Arc::clone(&key), Arc::clone(&database), topic.to_owned());
+        let (key, database, kind) = (Arc::clone(&key), Arc::clone(&database), kind.to_owned());
         let service = service_fn(move |request| {
-            let (key, database, topic) = (Arc::clone(&key), Arc::clone(&database), topic.clone());
+            let (key, database, kind) = (Arc::clone(&key), Arc::clone(&database), kind.clone());
             async move {
-                let status = take(&key, &database, &topic, request).await.unwrap_or_else(|error| {
+                let status = take(&key, &database, &kind, request).await.unwrap_or_else(|error| {
                     eprintln!("{error:#}");
                     // walpost sends the event again.
                     StatusCode::INTERNAL_SERVER_ERROR
@@ -79,7 +84,7 @@ pub(crate) async fn receive(
 async fn take(
     key: &hmac::Key,
     database: &Mutex<Client>,
-    topic: &str,
+    kind: &str,
     request: Request<Incoming>,
 ) -> anyhow::Result<StatusCode> {
     let (head, body) = request.into_parts();
@@ -90,18 +95,19 @@ async fn take(
     if !is_signed(key, &head.headers, &body) {
         return Ok(StatusCode::UNAUTHORIZED);
     }
-    let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
-    if header("walpost-topic") != Some(topic) {
+    // Only what is signed: the body, and the id.
+    let event: Value = serde_json::from_slice(&body)?;
+    if event["type"] != kind {
         return Ok(StatusCode::NO_CONTENT);
     }
-    let id = header("webhook-id").context("the request has no id")?;
+    let id = event["id"].as_str().context("the event has no id")?;
     let mut database = database.lock().await;
     let transaction = database.transaction().await?;
     let sql = "INSERT INTO public.processed_events (consumer, event_id)
                VALUES ('billing', $1)
                ON CONFLICT DO NOTHING";
     if transaction.execute(sql, &[&id]).await? == 1 {
-        act(&transaction, header("walpost-key"), std::str::from_utf8(&body)?).await?;
+        act(&transaction, event["subject"].as_str(), &event["data"]).await?;
     }
     transaction.commit().await?;
     Ok(StatusCode::NO_CONTENT)
@@ -128,12 +134,12 @@ fn is_signed(key: &hmac::Key, headers: &HeaderMap, body: &[u8]) -> bool {
 async fn act(
     transaction: &Transaction<'_>,
     customer: Option<&str>,
-    order: &str,
+    order: &Value,
 ) -> anyhow::Result<()> {
     let sql = "INSERT INTO public.turnover AS sum (customer, orders, total)
                VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
                ON CONFLICT (customer)
                DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total";
-    transaction.execute(sql, &[&customer, &order]).await?;
+    transaction.execute(sql, &[&customer, &order.to_string()]).await?;
     Ok(())
 }

@@ -19,6 +19,9 @@ const TURNOVER: &str = include_str!("../../../examples/consumers/turnover.sql");
 const PAGE: &str = include_str!("../../../docs/http.md");
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
+/// The body has all that the receiver acts on.
+const SIGNED: &str = "record.value = 'cloudevents'\n";
+
 #[test]
 fn page_quotes_the_program() {
     let (_, quoted) = PAGE.split_once("```rust\n").expect("a program");
@@ -28,7 +31,7 @@ fn page_quotes_the_program() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receiver_acts_once_on_each_event() {
-    let mut fixture = HttpFixture::new().await;
+    let mut fixture = HttpFixture::new().await.configured(SIGNED);
     let port = Port::reserve().expect("a port");
     let address = ("127.0.0.1", port.number());
     let listener = TcpListener::bind(address).await.expect("its port");
@@ -37,12 +40,12 @@ async fn receiver_acts_once_on_each_event() {
     postgres.execute(TABLES).await;
     postgres.execute(TURNOVER).await;
     let rows = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
-                SELECT CASE WHEN i % 10 = 0 THEN 'other' ELSE 'order' END, (i % 7)::text, 'placed', \
+                SELECT 'order', (i % 7)::text, CASE WHEN i % 10 = 0 THEN 'paid' ELSE 'placed' END, \
                        jsonb_build_object('total', i) FROM generate_series(1, 700) AS i";
     postgres.execute(rows).await;
     let receive = async |listener: TcpListener| {
         let source = &fixture.inner.source;
-        program::receive(listener, SECRET, "outbox.event.order", source).await
+        program::receive(listener, SECRET, "placed", source).await
     };
     let mut listener = Some(listener);
     for _ in 0..4 {
@@ -83,7 +86,7 @@ async fn receiver_rejects_what_is_not_signed() {
     let walpost = walpost.env("WALPOST_HTTP_SECRET", other).start();
     let source = &fixture.inner.source;
     tokio::select! {
-        ended = program::receive(listener, SECRET, "outbox.event.order", source) => {
+        ended = program::receive(listener, SECRET, "placed", source) => {
             panic!("{ended:?}")
         }
         (code, said) = walpost_bed::fixture::ended(&walpost) => {
