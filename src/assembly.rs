@@ -315,16 +315,19 @@ pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
         TimestampSource::None => debezium.untimed(),
         TimestampSource::Commit | TimestampSource::Column => Ok(debezium),
     });
-    debezium.map(Profile::from).map_err(|error| {
-        let given = config.debezium.get(&error.name);
-        let origin = given.map_or(Origin::Default, |(_, origin)| origin.clone());
-        let key = format!("{}.{}", Setting::Debezium.key(), error.name);
-        if debezium::OPTIONS.contains(&error.name.as_str()) {
-            return ConfigError::Invalid { origin, key, reason: error.why };
-        }
-        let nearest = nearest(&error.name, debezium::OPTIONS.into_iter()).map(str::to_owned);
-        ConfigError::UnknownKey { origin, key, nearest }
-    })
+    debezium.map(Profile::from).map_err(|error| option_error(config, &error.name, error.why))
+}
+
+/// An error of one of Debezium's options.
+fn option_error(config: &Config, name: &str, reason: String) -> ConfigError {
+    let given = config.debezium.get(name);
+    let origin = given.map_or(Origin::Default, |(_, origin)| origin.clone());
+    let key = format!("{}.{name}", Setting::Debezium.key());
+    if debezium::OPTIONS.contains(&name) {
+        return ConfigError::Invalid { origin, key, reason };
+    }
+    let nearest = nearest(name, debezium::OPTIONS.into_iter()).map(str::to_owned);
+    ConfigError::UnknownKey { origin, key, nearest }
 }
 
 /// The format of records in walpost's own profile.

@@ -68,6 +68,7 @@ pub(crate) fn http_config(
         authorization,
         lanes,
         timeout,
+        dead_letters: config.poison.dead_letter_topic.clone(),
     })
 }
 

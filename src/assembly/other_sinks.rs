@@ -5,14 +5,18 @@ use std::time::Duration;
 
 #[cfg(any(feature = "nats", feature = "redis"))]
 use super::layout;
-use crate::config::{Config, ConfigError, Setting};
+use super::option_error;
 #[cfg(any(feature = "http", feature = "rabbitmq", feature = "sqs"))]
-use crate::config::{Environment, SinkKind};
+use crate::config::Environment;
+use crate::config::{Config, ConfigError, Setting, SinkKind};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::record::Policy;
-use crate::record::{Profile, Router, TopicsAllowed};
+use crate::record::{Names, Profile, Router, TopicsAllowed};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::relay::{CommitLimits, StateSettings};
+
+/// Debezium's option that names headers.
+const PLACEMENT: &str = "table.fields.additional.placement";
 
 /// The address of the configured HTTP endpoint or of RabbitMQ, or the queue's URL, for the log; `None`:
 /// events go elsewhere.
@@ -36,7 +40,24 @@ pub(crate) fn endpoint(config: &Config) -> Option<String> {
     None
 }
 
-/// Builds records for the allowed topics. Dead letters are told from events by their topic: no event
+/// The header names of a destination.
+fn names(kind: SinkKind) -> Names {
+    match kind {
+        #[cfg(feature = "http")]
+        SinkKind::Http => crate::sink::http::NAMES,
+        #[cfg(feature = "nats")]
+        SinkKind::Nats => crate::sink::nats::NAMES,
+        #[cfg(feature = "rabbitmq")]
+        SinkKind::RabbitMq => crate::sink::rabbitmq::NAMES,
+        #[cfg(feature = "redis")]
+        SinkKind::Redis => crate::sink::redis::NAMES,
+        #[cfg(feature = "sqs")]
+        SinkKind::Sqs => crate::sink::sqs::NAMES,
+        _ => Names::KAFKA,
+    }
+}
+
+/// Builds records for the allowed topics, with headers as the destination has them. Dead letters are told from events by their topic: no event
 /// may name it.
 pub(super) fn router(
     config: &Config,
@@ -48,7 +69,14 @@ pub(super) fn router(
         let reason = "events go to this topic: name another one";
         return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
     }
-    Ok(Router::new(profile).allowing(allowed.without(Some(reserved))))
+    let names = names(config.sink);
+    if let Err(conflict) = profile.check_names(&names, config.sink.name()) {
+        return Err(match &profile {
+            Profile::Walpost(_) => config.invalid(Setting::RecordPlace, &conflict),
+            Profile::Debezium(_) => option_error(config, PLACEMENT, conflict.to_string()),
+        });
+    }
+    Ok(Router::new(profile).allowing(allowed.without(Some(reserved))).naming(names))
 }
 
 /// Of a store that is at the destination beside the stream: the state key that `topic` names.
@@ -72,5 +100,53 @@ pub(super) fn stored_beside(
             bytes: config.delivery.transaction_bytes,
             timeout,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Environment, Flags};
+
+    fn core_of(toml: &str) -> Result<(), String> {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("walpost.toml"), toml).expect("it is written");
+        let environment = Environment::new([], directory.path());
+        let config = Config::load(&Flags::default(), &environment).expect("it is read");
+        crate::assembly::core(&config).map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn headers_that_the_destination_cannot_have_are_errors() {
+        let place = |kind: &str, place: &str| {
+            core_of(&format!("sink.kind = '{kind}'\nrecord.place = ['{place}']\n"))
+        };
+        assert_eq!(place("kafka", "a:header:event_type"), Ok(()));
+        for (kind, refused, accepted) in [
+            #[cfg(feature = "http")]
+            ("http", "a:header:Host", "a:header:X-Tenant"),
+            #[cfg(feature = "http")]
+            ("http", "a:header:event-type", "a:header:content-type"),
+            #[cfg(feature = "nats")]
+            ("nats", "status:header", "status:header:state"),
+            #[cfg(feature = "rabbitmq")]
+            ("rabbitmq", "a:header:CC", "a:header:x-tenant"),
+            #[cfg(feature = "redis")]
+            ("redis", "a:header:Event_Type", "a:header:event-type"),
+            #[cfg(feature = "sqs")]
+            ("sqs", "a:header:JMS_SQSMessageType", "a:header:AWS.x"),
+        ] {
+            let error = place(kind, refused).expect_err(refused);
+            assert!(error.contains("`record.place`") && error.contains(kind), "{error}");
+            assert_eq!(place(kind, accepted), Ok(()), "{kind}");
+        }
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
+    fn headers_of_a_debezium_profile_are_checked_too() {
+        let toml = "sink.kind = 'nats'\nrecord.profile = 'debezium'\n[debezium]\n\
+                    table.fields.additional.placement = 'state:header:Status'\n";
+        let error = core_of(toml).expect_err("refused");
+        assert!(error.contains(super::PLACEMENT) && error.contains("`Status`"), "{error}");
     }
 }

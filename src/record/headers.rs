@@ -5,21 +5,19 @@
 //!
 //! A row must not forge walpost's own headers: a consumer that skips by `walpost.position` would
 //! skip its partition forever after a row that claims the highest position. So a row's member is
-//! dropped and counted if its name begins with `walpost.`, or is the name of a header that walpost
-//! itself writes to that record. The comparison ignores ASCII case: Kafka's header names are
-//! case-sensitive, but a client or bridge that forwards headers as HTTP or mail headers is not.
+//! dropped and counted if its name begins with `walpost.`, is the name of a header that walpost
+//! itself writes to that record, or has a meaning at the destination. [`Names`] compares them.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use smallvec::SmallVec;
 
 use crate::outbox::{Event, Needs, Role, json};
 
+use super::names::Names;
 use super::poison::{Cause, Poison};
 use super::types::{Header, Headers};
-
-/// The prefix of walpost's own header names; reserved whether or not walpost writes them.
-const RESERVED: &str = "walpost.";
 
 /// Maximum length of a dropped name in the log, in characters.
 const NAME_SIGNS_SHOWN: usize = 100;
@@ -155,21 +153,21 @@ impl HeaderSet {
     }
 
     /// Appends the headers of `event`; `position` is its position as text. A member of the row's
-    /// object is dropped if its name is already in `headers`, or in `placed`, the names of the
-    /// headers that follow.
+    /// object is dropped if its name is reserved by `names`, already in `headers`, or in `placed`,
+    /// the names of the headers that follow.
     pub(super) fn append_to<'a>(
         &self,
         headers: &mut Headers<'a>,
         event: &'a Event<'_>,
         position: &'a str,
-        placed: &[String],
+        (names, placed): (&Names, &[String]),
     ) -> Result<Dropped, Poison> {
         headers.reserve(self.0.len());
         let mut dropped = Dropped::default();
         for source in &self.0 {
             if *source == BuiltinHeader::Row {
                 dropped = self
-                    .append_row(headers, event, placed)
+                    .append_row(headers, event, (names, placed))
                     .map_err(|cause| Poison::new(cause, event))?;
             } else if let Some(value) = source.of(event, position) {
                 let (name, value) = (Cow::Borrowed(source.name()), Some(Cow::Borrowed(value)));
@@ -179,12 +177,12 @@ impl HeaderSet {
         Ok(dropped)
     }
 
-    /// Appends the members of a row's JSON object, in order, except those with walpost's names.
+    /// Appends the members of a row's JSON object, in order, except those with reserved names.
     fn append_row<'a>(
         &self,
         headers: &mut Headers<'a>,
         event: &'a Event<'_>,
-        placed: &[String],
+        (names, placed): (&Names, &[String]),
     ) -> Result<Dropped, Cause> {
         let mut dropped = Dropped::default();
         let object = event.headers.as_deref().filter(|json| *json != b"null");
@@ -195,10 +193,10 @@ impl HeaderSet {
         let later = later.map(|source| source.name()).chain(placed.iter().map(String::as_str));
         let later: SmallVec<[&str; 16]> = later.collect();
         json::members(object, |name, value| {
-            let is = |own: &str| own.eq_ignore_ascii_case(&name);
+            let is = |own: &str| names.are_one(own, &name);
             let is_written = headers[..first].iter().any(|header| is(&header.name))
                 || later.iter().any(|own| is(own));
-            if is_written || is_reserved(&name) {
+            if is_written || names.is_reserved(&name) {
                 dropped.add(&name);
                 return Ok(());
             }
@@ -218,6 +216,9 @@ impl HeaderSet {
                 "has more than {ROW_HEADERS} members or {ROW_BYTES} bytes of names and values"
             )));
         }
+        if !names.may_repeat {
+            drop_repeated(headers, first, names, &mut dropped);
+        }
         // Kafka's client passes names as C strings.
         match headers[first..].iter().find(|header| header.name.contains('\0')) {
             Some(Header { name, .. }) => {
@@ -234,10 +235,31 @@ impl HeaderSet {
 const ROW_HEADERS: usize = 1000;
 const ROW_BYTES: usize = 1 << 20;
 
-/// Whether a name is reserved in every record.
-fn is_reserved(name: &str) -> bool {
-    let start = name.as_bytes().get(..RESERVED.len());
-    start.is_some_and(|start| start.eq_ignore_ascii_case(RESERVED.as_bytes()))
+/// Up to so many headers of a row are compared with each other without a table.
+const ROW_HEADERS_FEW: usize = 16;
+
+/// Drops those behind the first `first` headers whose name an earlier one of them has. Null values
+/// are not sent where names cannot repeat, so they count neither way.
+fn drop_repeated(headers: &mut Headers<'_>, first: usize, names: &Names, dropped: &mut Dropped) {
+    let mut table = (headers.len() - first > ROW_HEADERS_FEW).then(HashSet::new);
+    let mut kept = first;
+    for index in first..headers.len() {
+        let name = &headers[index].name;
+        let is_repeated = headers[index].value.is_some()
+            && match &mut table {
+                Some(table) => !table.insert(names.folded(name)),
+                None => headers[first..kept]
+                    .iter()
+                    .any(|header| header.value.is_some() && names.are_one(&header.name, name)),
+            };
+        if is_repeated {
+            dropped.add(name);
+        } else {
+            headers.swap(kept, index);
+            kept += 1;
+        }
+    }
+    headers.truncate(kept);
 }
 
 fn undecodable(why: String) -> Cause {
@@ -270,7 +292,7 @@ mod tests {
 
     fn headers<'a>(event: &'a Event<'_>, set: &HeaderSet) -> Result<Headers<'a>, Poison> {
         let mut headers = Headers::new();
-        set.append_to(&mut headers, event, "P", &[]).map(|_| headers)
+        set.append_to(&mut headers, event, "P", (&Names::KAFKA, &[])).map(|_| headers)
     }
 
     #[test]
@@ -388,7 +410,8 @@ mod tests {
         );
         let (mut headers, set) = (Headers::new(), HeaderSet::default());
         let placed = ["tenant".to_owned()];
-        let dropped = set.append_to(&mut headers, &event, "P", &placed).expect("headers");
+        let names = &Names::KAFKA;
+        let dropped = set.append_to(&mut headers, &event, "P", (names, &placed)).expect("headers");
         // A header that the event lacks may come from the row.
         let expected =
             ["id=42", "traceparent=T", "event_type=E", "walposts=own", "walpost.position=P"];
@@ -397,16 +420,37 @@ mod tests {
         // So may a header that walpost does not write.
         let set = HeaderSet::from_names(&["headers"]).expect("a list of headers");
         let mut headers = Headers::new();
-        let dropped = set.append_to(&mut headers, &event, "P", &[]).expect("headers");
+        let dropped = set.append_to(&mut headers, &event, "P", (names, &[])).expect("headers");
         let names: Vec<_> = headers.iter().map(|header| header.name.as_ref()).collect();
         assert_eq!(names, ["id", "ID", "Tenant", "traceparent", "event_type", "walposts"]);
         assert_eq!(dropped.count, 2);
     }
 
+    #[test]
+    fn repeated_names_are_dropped_where_a_destination_has_each_once() {
+        use crate::record::names::Spelling;
+        let names = Names { may_repeat: false, spelling: Spelling::Hyphens, ..Names::KAFKA };
+        let mut event = event();
+        let set = HeaderSet::from_names(&["headers"]).expect("a list of headers");
+        let few = [("a.b", Some("1")), ("x", None), ("A_B", Some("2")), ("X", Some("3"))];
+        for more in [0, 30] {
+            let more: Vec<_> = (0..more).map(|number| format!("n{number}")).collect();
+            let all = few.into_iter().chain(more.iter().map(|name| (name.as_str(), Some("4"))));
+            let all: Vec<_> = all.map(|(name, value)| format!("{name:?}:{value:?}")).collect();
+            let json = format!("{{{}}}", all.join(",").replace("Some(", "").replace(')', ""));
+            event.headers = Some(json.replace("None", "null").into_bytes().into());
+            let mut headers = Headers::new();
+            let dropped = set.append_to(&mut headers, &event, "P", (&names, &[])).expect("headers");
+            assert_eq!(as_text(&headers)[..3], ["a.b=1", "x:null", "X=3"]);
+            assert_eq!((headers.len(), dropped.count), (3 + more.len(), 1));
+            assert_eq!(dropped.name, "A_B");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_header_is_unchanged(name in "[^\0]{0,10}", value: String) {
-            prop_assume!(!is_reserved(&name));
+            prop_assume!(!Names::KAFKA.is_reserved(&name));
             let json = serde_json::json!({ name.as_str(): value.as_str() }).to_string();
             prop_assert_eq!(row_headers(&json).ok(), Some(vec![format!("{name}={value}")]));
         }

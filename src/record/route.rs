@@ -11,6 +11,7 @@ use crate::outbox::{Event, Needs, Role};
 
 use super::headers::{Dropped, HeaderSet};
 use super::key::KeyTemplate;
+use super::names::Names;
 use super::placement;
 use super::placement::{Placement, Target};
 use super::poison::{Cause, Poison};
@@ -97,7 +98,7 @@ pub(super) struct OwnRouter {
     config: RecordConfig,
     /// Additional columns by target, each with its index among the event's.
     in_headers: Vec<(usize, Placement)>,
-    /// The names of these headers.
+    /// The names of these headers, and others that rows do not set.
     names_in_headers: Vec<String>,
     in_value: Vec<(usize, Placement)>,
     partition: Option<(usize, Placement)>,
@@ -105,6 +106,7 @@ pub(super) struct OwnRouter {
     key: String,
     position: String,
     value: Vec<u8>,
+    names: Names,
     dropped: Dropped,
 }
 
@@ -132,7 +134,18 @@ impl OwnRouter {
             key: String::new(),
             position: String::new(),
             value: Vec::new(),
+            names: Names::KAFKA,
             dropped: Dropped::default(),
+        }
+    }
+
+    /// Drops headers of rows by the names of another destination. Where each name is there once,
+    /// rows do not set the headers of the value's format either, though a tombstone has none.
+    pub(super) fn name(&mut self, names: Names) {
+        self.names = names;
+        if !names.may_repeat {
+            let of_format = self.config.value.header_names().map(str::to_owned);
+            self.names_in_headers.extend(of_format);
         }
     }
 
@@ -177,8 +190,8 @@ impl OwnRouter {
             .append_headers(format, &mut headers)
             .map_err(|cause| Poison::new(cause, event))?;
         let sent = &self.config.headers;
-        self.dropped =
-            sent.append_to(&mut headers, event, &self.position, &self.names_in_headers)?;
+        let names = (&self.names, self.names_in_headers.as_slice());
+        self.dropped = sent.append_to(&mut headers, event, &self.position, names)?;
         for (index, placement) in &self.in_headers {
             let value = event.placed.get(*index).and_then(Option::as_deref).map(Cow::Borrowed);
             headers.push(Header { name: Cow::Borrowed(placement.name()), value });

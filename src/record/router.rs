@@ -1,9 +1,11 @@
 //! Selects the profile by which records are built.
 
-use crate::outbox::{Event, Needs};
+use crate::outbox::{Event, Needs, Role};
 
 use super::debezium::{Debezium, DebeziumRouter};
 use super::headers::Dropped;
+use super::names::{NameConflict, Names};
+use super::placement::{Placement, Target};
 use super::poison::{Cause, Poison};
 use super::route::{OwnRouter, RecordConfig, TimestampSource};
 use super::topics_allowed::TopicsAllowed;
@@ -42,6 +44,22 @@ impl Profile {
             Self::Walpost(config) => config.needs(),
             Self::Debezium(config) => config.needs(),
         }
+    }
+
+    /// Whether a destination can have all headers that the configuration names.
+    pub fn check_names(&self, names: &Names, sink: &'static str) -> Result<(), NameConflict> {
+        let placed = |placements: &'_ [Placement]| -> Vec<String> {
+            let headers = placements.iter().filter(|placement| placement.target == Target::Header);
+            headers.map(|placement| placement.name().to_owned()).collect()
+        };
+        let (writes, placed) = match self {
+            Self::Walpost(config) => {
+                let own = config.headers.names().filter(|name| *name != Role::Headers.name());
+                (own.chain(config.value.header_names()).collect(), placed(&config.place))
+            }
+            Self::Debezium(config) => (vec![Role::Id.name()], placed(config.placements())),
+        };
+        names.check(sink, writes, placed.iter().map(String::as_str))
     }
 
     /// The topic of all events, if it does not depend on their fields.
@@ -95,6 +113,16 @@ impl Router {
     #[must_use]
     pub fn allowing(mut self, allowed: TopicsAllowed) -> Self {
         self.allowed = allowed;
+        self
+    }
+
+    /// Drops headers of rows by the names of a destination other than Kafka. In Debezium's profiles
+    /// a row cannot name headers.
+    #[must_use]
+    pub fn naming(mut self, names: Names) -> Self {
+        if let Of::Walpost(router) = &mut self.of {
+            router.name(names);
+        }
         self
     }
 

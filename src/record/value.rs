@@ -65,11 +65,36 @@ impl ValueFormat {
         }
     }
 
+    /// The names of the headers that the format itself defines.
+    pub(super) fn header_names(self) -> impl Iterator<Item = &'static str> {
+        let of_attributes: &[&str] = match self {
+            Self::CloudEventsBinary => &CE_HEADERS,
+            _ => &[],
+        };
+        let has_type = matches!(self, Self::CloudEvents | Self::CloudEventsBinary);
+        of_attributes.iter().copied().chain(has_type.then_some(CONTENT_TYPE))
+    }
+
     /// Its name in the configuration.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
     }
 }
+
+/// The headers of a `CloudEvent` in binary mode, except those of its data.
+const CE_HEADERS: [&str; 8] = [
+    "ce_specversion",
+    "ce_id",
+    "ce_source",
+    "ce_type",
+    "ce_time",
+    "ce_subject",
+    "ce_traceparent",
+    "ce_tracestate",
+];
+
+/// The header with the media type of the value.
+pub(crate) const CONTENT_TYPE: &str = "content-type";
 
 /// The inputs that are the same for all attributes of an event.
 pub(super) struct Attributes<'a, 'e> {
@@ -198,7 +223,7 @@ impl Attributes<'_, '_> {
         headers: &mut Headers<'_>,
     ) -> Result<(), Cause> {
         let content_type = |value: &'static str| Header {
-            name: Cow::Borrowed("content-type"),
+            name: Cow::Borrowed(CONTENT_TYPE),
             value: Some(Cow::Borrowed(value.as_bytes())),
         };
         let Some(payload) = self.event.payload.as_deref() else { return Ok(()) };
@@ -207,14 +232,12 @@ impl Attributes<'_, '_> {
                 headers.push(content_type("application/cloudevents+json; charset=UTF-8"));
             }
             ValueFormat::CloudEventsBinary => {
-                let is_json = json_text(payload).is_ok();
-                let of_data = if is_json { JSON } else { "application/octet-stream" };
                 let attribute = |(name, value): (&str, Vec<u8>)| Header {
                     name: Cow::Owned(format!("ce_{name}")),
                     value: Some(Cow::Owned(value)),
                 };
                 let attributes = self.context()?.into_iter().map(attribute);
-                headers.extend(attributes.chain([content_type(of_data)]));
+                headers.extend(attributes.chain([content_type(media_type(payload))]));
             }
             _ => {}
         }
@@ -246,6 +269,11 @@ impl Attributes<'_, '_> {
 }
 
 const JSON: &str = "application/json";
+
+/// The media type of a value that is JSON, or else any bytes.
+pub(crate) fn media_type(value: &[u8]) -> &'static str {
+    if json_text(value).is_ok() { JSON } else { "application/octet-stream" }
+}
 
 /// The payload, validated as JSON.
 fn json_text(payload: &[u8]) -> Result<&[u8], Cause> {

@@ -26,6 +26,8 @@ mod kafka;
 mod link;
 #[cfg(any(feature = "nats", feature = "sqs"))]
 mod message_id;
+#[cfg(test)]
+mod names_tests;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 #[cfg(any(feature = "nats", feature = "rabbitmq"))]

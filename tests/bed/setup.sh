@@ -40,6 +40,8 @@ if [ "${1:-}" != demo ]; then
     installed faketime || need faketime
     # A test of walpost check puts one between walpost and the server.
     [ -x /usr/sbin/pgbouncer ] || need pgbouncer
+    # A test puts one between walpost and a receiver of HTTP requests.
+    [ -x /usr/sbin/nginx ] || need nginx
     has redis-server || need redis-server
     [ -x /usr/sbin/rabbitmq-server ] || need rabbitmq-server
 elif [ "${2:-kafka}" = redis ]; then
@@ -108,7 +110,7 @@ if ! installed postgresql-common && [ ! -e /etc/postgresql-common/createcluster.
 fi
 
 # Nor need these start a server: of what is installed here nothing is.
-if { case "$packages" in *redis-server* | *rabbitmq-server*) true ;; *) [ "${1:-}" = alerts ] || [ "${1:-}" = patroni ] ;; esac; } && [ ! -e /usr/sbin/policy-rc.d ]; then
+if { case "$packages" in *redis-server* | *rabbitmq-server* | *nginx*) true ;; *) [ "${1:-}" = alerts ] || [ "${1:-}" = patroni ] ;; esac; } && [ ! -e /usr/sbin/policy-rc.d ]; then
     printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
     chmod 755 /usr/sbin/policy-rc.d
     policy=/usr/sbin/policy-rc.d

@@ -6,6 +6,7 @@
 
 mod http;
 mod kills;
+mod names;
 mod nats;
 mod promise;
 mod rabbitmq;

@@ -17,6 +17,7 @@ mod route;
 mod time;
 mod topics;
 
+use super::placement::Placement;
 use super::regex_router::{Rewrite, RewriteError};
 use crate::outbox::{ColumnNames, Needs, Role};
 
@@ -151,6 +152,10 @@ impl Debezium {
     /// Whether a payload that is not `bytea` is poison.
     pub fn takes_bytes_only(&self) -> bool {
         self.converters == Converters::Binary
+    }
+
+    pub(super) fn placements(&self) -> &[Placement] {
+        &self.options.placements
     }
 
     /// Whether a table may lack [`Debezium::placed`] columns.

@@ -160,3 +160,21 @@ fn placed_columns_are_headers_and_members() {
     let value = String::from_utf8_lossy(record.value.expect("a value")).into_owned();
     assert!(value.contains(r#","zone":"e\"u","data":"#), "{value}");
 }
+
+#[test]
+fn headers_of_a_cloud_event_are_all_listed() {
+    let full = event();
+    let full = crate::outbox::Event {
+        event_type: full.id.clone(),
+        traceparent: full.id.clone(),
+        tracestate: full.id.clone(),
+        ..full
+    };
+    let attributes = super::Attributes { event: &full, timestamp_ms: 0, source: "s", placed: &[] };
+    for (_, format) in ValueFormat::NAMES {
+        let mut headers = crate::record::Headers::new();
+        attributes.append_headers(format, &mut headers).expect("headers");
+        let names: Vec<_> = headers.iter().map(|header| header.name.as_ref()).collect();
+        assert_eq!(names, format.header_names().collect::<Vec<_>>(), "{format:?}");
+    }
+}

@@ -33,6 +33,8 @@ pub struct HttpConfig {
     pub lanes: u16,
     /// How long an answer may take.
     pub timeout: Duration,
+    /// The topic of dead letters.
+    pub dead_letters: String,
 }
 
 impl HttpConfig {
@@ -108,6 +110,7 @@ mod tests {
             signers: Signers::default(),
             authorization: Some(authorization.to_owned().into()),
             lanes: 1,
+            dead_letters: String::new(),
             timeout: Duration::from_secs(1),
         };
         let bearer = config(

@@ -11,6 +11,7 @@
 mod config;
 mod connection;
 mod lane;
+mod names;
 mod request;
 mod secrets;
 mod signature;
@@ -20,6 +21,9 @@ mod verdict;
 
 pub use config::{HttpConfig, HttpSource};
 pub(crate) use connection::connect;
+pub(crate) use names::NAMES;
+#[cfg(test)]
+pub(super) use request::tests::read_back;
 pub use signature::Signers;
 pub use sink::HttpSink;
 pub use url::HttpUrl;

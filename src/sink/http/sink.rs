@@ -35,6 +35,8 @@ pub struct HttpSink {
     /// Rises with each replaced producer: lanes drop what is older.
     epoch: watch::Sender<u64>,
     taken: Taken<u16>,
+    /// The topic of dead letters.
+    dead_letters: String,
 }
 
 impl HttpSink {
@@ -63,7 +65,8 @@ impl HttpSink {
             runtime.shutdown_background();
         };
         thread.spawn(work).map_err(failed)?;
-        Ok(Self { lanes, next: 0, epoch, taken })
+        let dead_letters = config.dead_letters.clone();
+        Ok(Self { lanes, next: 0, epoch, taken, dead_letters })
     }
 
     fn lane(&mut self, key: Option<&[u8]>) -> usize {
@@ -86,7 +89,8 @@ impl Outlet for HttpSink {
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
         let epoch = *self.epoch.borrow();
-        let delivery = Delivery::new((epoch, seq), position, record).map_err(|refusal| {
+        let delivery = Delivery::new((epoch, seq), position, record, &self.dead_letters);
+        let delivery = delivery.map_err(|refusal| {
             self.taken.refused(record.topic);
             ProduceError::Refused(refusal)
         })?;

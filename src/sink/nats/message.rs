@@ -1,8 +1,7 @@
 //! A message: the subject, headers and payload of a record.
 //!
-//! Headers of NATS are lines of text, so a name or a value that is none cannot be sent. Names that
-//! begin with `Nats-` are orders to the server (to replace all messages of a subject, for instance):
-//! a row must not give them.
+//! Headers of NATS are lines of text, so a name or a value that is none cannot be sent. Rows do not
+//! give the names of [`NAMES`].
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use base64::Engine as _;
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use super::subject::SubjectTemplate;
 use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
-use crate::record::Record;
+use crate::record::{Names, Record, Spelling};
 
 /// The id by which a server recognises a message that it has stored already.
 pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
@@ -23,8 +22,16 @@ const LAST_SEQUENCE: &str = "Nats-Expected-Last-Sequence";
 /// The id of the message that the stream has to end with. Without it, a message of somebody else in
 /// the place of one that was refused would let the next one pass.
 const LAST_ID: &str = "Nats-Expected-Last-Msg-Id";
-/// The prefix of the headers that are the server's.
-const RESERVED: &str = "nats-";
+
+/// Names that begin with `Nats-` are orders to the server, to replace all messages of a subject for
+/// instance. `Status` and `Description` are what the server's own messages about a consumer have:
+/// clients take a message with them for one of these, and drop it.
+pub(crate) const NAMES: Names = Names {
+    spelling: Spelling::AsIs,
+    own: &["description", "nats-*", "status"],
+    guarded: &[],
+    may_repeat: false,
+};
 
 const KEY: &str = "walpost.key";
 /// A key that cannot be a header: no text, with line breaks, or with white space at an end, which
@@ -175,20 +182,12 @@ impl Target {
 }
 
 fn row_header(name: &str, value: &[u8], head: &mut Head) -> Result<(), String> {
-    let shown = || name.chars().take(100).collect::<String>();
-    let is_reserved =
-        name.get(..RESERVED.len()).is_some_and(|start| start.eq_ignore_ascii_case(RESERVED));
-    if is_reserved {
-        return Err(format!(
-            "its header {:?} is an order to the server: no header of an event may begin with `Nats-`",
-            shown()
-        ));
-    }
     if name.is_empty() {
         return Err("it has a header without a name".to_owned());
     }
     let text = std::str::from_utf8(value).map_err(|_| {
-        format!("its header {:?} is not text, and cannot be a header of NATS", shown())
+        let shown: String = name.chars().take(100).collect();
+        format!("its header {shown:?} is not text, and cannot be a header of NATS")
     })?;
     head.add(name, text)
 }
@@ -219,11 +218,12 @@ pub(super) fn too_large(bytes: u64, limits: &Limits) -> Option<Refusal> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::borrow::Cow;
 
     use super::*;
     use crate::record::{Header, Headers};
+    use crate::sink::names_tests::ReadBack;
 
     fn target(template: &str) -> Target {
         Target {
@@ -255,6 +255,28 @@ mod tests {
 
     fn message(template: &str, record: &Record<'_>) -> Result<Message, Refusal> {
         target(template).message((Seq::new(1), record), "id", (41, Some("di")), &limits())
+    }
+
+    /// A record's message as a client reads it.
+    pub(in crate::sink) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+        let subjects = vec!["eu.>".to_owned()];
+        let limits = Limits { bytes: 1 << 20, from: "max_payload", subjects };
+        let target = target("eu.{topic}");
+        let message = target.message((Seq::new(1), record), "id", (41, None), &limits)?;
+        let mut headers = Vec::new();
+        for (name, values) in message.headers.iter() {
+            for value in values {
+                let value = value.as_str().trim();
+                headers.push((name.to_string(), value.as_bytes().to_vec()));
+            }
+        }
+        let find = |wanted: &str| {
+            let found = headers.iter().find(|(name, _)| name == wanted)?;
+            Some(found.1.clone())
+        };
+        let encoded = find(KEY_BASE64).map(|text| STANDARD.decode(text).expect("base64"));
+        let topic = String::from_utf8(find(TOPIC).expect("a topic")).expect("text");
+        Ok(ReadBack { topic, key: find(KEY).or(encoded), id: None, headers })
     }
 
     fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
@@ -307,7 +329,6 @@ mod tests {
             (&[("a:b", b"")], "name that NATS cannot send"),
             (&[("\u{e9}", b"")], "name that NATS cannot send"),
             (&[("", b"")], "without a name"),
-            (&[("nats-rollup", b"all")], "order to the server"),
         ] {
             let refused = message("{topic}", &record("shop.order", headers)).expect_err(part);
             assert!(refused.reason.contains(part), "{}", refused.reason);

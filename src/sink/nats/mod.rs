@@ -45,6 +45,9 @@ pub(crate) use connection::{Connection, connect};
 pub(crate) use failure::Failure;
 pub(crate) use inspect::{Facts, inspect};
 pub(crate) use link::nonce;
+pub(crate) use message::NAMES;
+#[cfg(test)]
+pub(super) use message::tests::read_back;
 pub(crate) use state_key::{Entry, KEY, adopt, last_event, open, unfit, write_state};
 pub use stream::NatsSink;
 pub use subject::SubjectTemplate;

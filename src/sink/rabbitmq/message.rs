@@ -1,8 +1,7 @@
 //! A message: the frames of a record (<https://www.rabbitmq.com/amqp-0-9-1-reference>).
 //!
 //! Names in AMQP are short strings, of at most 255 bytes, and all properties have to fit into one
-//! frame: what exceeds that cannot be sent. A row must not give the headers `CC` and `BCC`: RabbitMQ
-//! routes by them.
+//! frame: what exceeds that cannot be sent.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +10,7 @@ use super::routing_key::{RoutingKeyTemplate, SHORT_MAX};
 use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
-use crate::record::{POSITION_HEADER, Record};
+use crate::record::{CONTENT_TYPE as TYPE, Names, POSITION_HEADER, Record, Spelling, media_type};
 
 /// The channel of all messages.
 pub(super) const CHANNEL: u16 = 1;
@@ -41,17 +40,39 @@ const TIMESTAMP: u16 = 1 << 6;
 /// The delivery mode of messages that survive a restart of the broker.
 const PERSISTENT: u8 = 2;
 
-/// The record's header from which the message's id is taken, and its content type.
+/// The record's header from which the message's id is taken.
 const ID: &str = "id";
-const RECORD_CONTENT_TYPE: &str = "content-type";
 
 const TOPIC: &str = "walpost.topic";
 const KEY: &str = "walpost.key";
 const TIMESTAMP_MS: &str = "walpost.timestamp";
 const TOMBSTONE: &str = "walpost.tombstone";
 
-/// Headers by which RabbitMQ routes a message (<https://www.rabbitmq.com/docs/sender-selected>).
-const ROUTING: [&str; 2] = ["CC", "BCC"];
+/// Headers by which RabbitMQ, or a plugin of it, routes or delays a message, and those that it adds
+/// itself, of which consumers read how often a message was delivered or why it was rejected
+/// (<https://www.rabbitmq.com/docs/sender-selected>, <https://www.rabbitmq.com/docs/dlx>,
+/// <https://www.rabbitmq.com/docs/streams>). From `id` and `content-type` walpost makes properties.
+pub(crate) const NAMES: Names = Names {
+    spelling: Spelling::AsIs,
+    own: &[
+        "bcc",
+        "cc",
+        "x-acquired-count",
+        "x-bcc",
+        "x-cc",
+        "x-death",
+        "x-delay",
+        "x-delivery-count",
+        "x-first-death-*",
+        "x-last-death-*",
+        "x-opt-*",
+        "x-received-from",
+        "x-shovelled*",
+        "x-stream-*",
+    ],
+    guarded: &["content-type", "id"],
+    may_repeat: false,
+};
 
 /// A message that can be sent.
 #[derive(Debug)]
@@ -222,14 +243,20 @@ fn properties(
     }
     out.extend(flags.to_be_bytes());
     // A tombstone has no content.
-    if record.value.is_some() {
-        let content_type = own(RECORD_CONTENT_TYPE).unwrap_or(b"application/json");
+    if let Some(value) = record.value {
+        let content_type = own(TYPE);
+        let content_type = content_type.unwrap_or_else(|| media_type(value).as_bytes());
         short(content_type, "its content type", out)?;
     }
     sized(out, |out| headers(position, record, out))?;
     out.push(PERSISTENT);
     let text;
     let id = if let Some(id) = own(ID) {
+        if id.is_empty() {
+            let reason = "its id is empty, and a consumer could not tell it from others: give the \
+                          event an id, or leave `id` out of record.headers";
+            return Err(reason.to_owned());
+        }
         id
     } else {
         text = position.to_string();
@@ -245,14 +272,8 @@ fn properties(
 fn headers(position: EventPosition, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     for header in &record.headers {
         let Some(value) = &header.value else { continue };
-        if header.name == POSITION_HEADER || header.name == RECORD_CONTENT_TYPE {
+        if header.name == POSITION_HEADER || header.name == TYPE {
             continue;
-        }
-        if ROUTING.contains(&&*header.name) {
-            return Err(format!(
-                "its header `{}` is an order to RabbitMQ, where else to route it: call it otherwise",
-                header.name
-            ));
         }
         text(&header.name, value, out)?;
     }
@@ -285,7 +306,7 @@ fn text(name: &str, value: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use amq_protocol::frame::{AMQPFrame, parse_frame};
     use amq_protocol::protocol::{AMQPClass, BasicProperties, basic};
     use amq_protocol::types::{AMQPValue, ShortString};
@@ -293,6 +314,7 @@ mod tests {
     use super::*;
     use crate::lsn::Lsn;
     use crate::record::{Header, Headers};
+    use crate::sink::names_tests::{self, ReadBack};
 
     const AT: EventPosition = EventPosition { commit_lsn: Lsn::new(255), ordinal: 1 };
 
@@ -340,6 +362,36 @@ mod tests {
         (target.expect("a target"), properties.expect("properties"), bodies)
     }
 
+    /// A record's message as a client reads it.
+    pub(in crate::sink) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+        let target = Target {
+            exchange: "o".to_owned(),
+            template: "{topic}".parse().expect("a template"),
+            dead_letters: "dead".to_owned(),
+        };
+        let message = target.message((Seq::new(1), names_tests::AT), record, 1 << 17)?;
+        let (_, properties, _) = read(&message.frames);
+        let table = properties.headers().as_ref().expect("headers").inner();
+        let mut headers = Vec::new();
+        for (name, value) in table {
+            if let AMQPValue::LongString(text) = value {
+                headers.push((name.to_string(), text.as_bytes().to_vec()));
+            }
+        }
+        // It is a property, which a record has as a header.
+        let property = properties.content_type().as_ref().map(ShortString::as_str);
+        if let Some(property) = property {
+            headers.push((TYPE.to_owned(), property.as_bytes().to_vec()));
+        }
+        let find = |wanted: &str| {
+            let found = headers.iter().find(|(name, _)| name == wanted)?;
+            Some(found.1.clone())
+        };
+        let id = properties.message_id().as_ref().map(|id| id.as_str().as_bytes().to_vec());
+        let topic = String::from_utf8(find(TOPIC).expect("a topic")).expect("text");
+        Ok(ReadBack { topic, key: find(KEY), id, headers })
+    }
+
     #[test]
     fn message_has_the_record_and_its_position() {
         let record = record(&[("id", b"e-7"), ("a", b"\xff"), ("content-type", b"x/y")]);
@@ -384,8 +436,7 @@ mod tests {
     fn what_amqp_cannot_express_is_refused_with_a_reason() {
         let long = "n".repeat(256);
         for (headers, part) in [
-            (vec![("CC", &b"x"[..])], "order to RabbitMQ"),
-            (vec![("BCC", b"x")], "order to RabbitMQ"),
+            (vec![("id", &b""[..])], "its id is empty"),
             (vec![(long.as_str(), b"x")], "256 bytes, and AMQP allows 255"),
             (vec![("id", long.as_bytes())], "its id has 256 bytes"),
             (vec![("a", &[b'x'; 5000])], "frame_max"),

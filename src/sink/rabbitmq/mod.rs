@@ -35,6 +35,9 @@ mod wire;
 pub use config::{RabbitConfig, RabbitSource};
 pub(crate) use connection::{Facts, inspect};
 pub(crate) use failure::Failure;
+pub(crate) use message::NAMES;
+#[cfg(test)]
+pub(super) use message::tests::read_back;
 pub use routing_key::RoutingKeyTemplate;
 pub use sink::RabbitSink;
 pub use url::RabbitUrl;

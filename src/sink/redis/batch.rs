@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::entry_id::EntryId;
 use super::script::add_hash;
 use crate::ledger::Seq;
-use crate::record::Record;
+use crate::record::{Names, Record, Spelling};
 use crate::sink::link::Tally;
 
 /// A batch of this many entries, or bytes, is sent at once.
@@ -16,6 +16,11 @@ const BYTES_MAX: usize = 64 << 10;
 
 /// The prefix of a header's field.
 const HEADER: &str = "header:";
+
+/// All headers have a prefix of their own, so that rows can set any. Most clients return the fields
+/// of an entry by name: each is there once.
+pub(crate) const NAMES: Names =
+    Names { spelling: Spelling::AsIs, own: &[], guarded: &[], may_repeat: false };
 
 /// The keys of a batch.
 #[derive(Debug)]
@@ -106,4 +111,45 @@ pub(super) fn fields(record: &Record<'_>) -> usize {
     let optional = [record.key.is_some(), record.value.is_some(), record.timestamp_ms.is_some()];
     let headers = record.headers.iter().filter(|header| header.value.is_some()).count();
     2 * (1 + optional.into_iter().filter(|is_there| *is_there).count() + headers)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use redis::Arg;
+
+    use super::*;
+    use crate::outlet::Refusal;
+    use crate::sink::names_tests::{self, ReadBack};
+
+    /// A record's entry as a client reads it.
+    #[allow(clippy::unnecessary_wraps, reason = "other destinations refuse records")]
+    pub(in crate::sink) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+        let text = String::new;
+        let keys = Keys { stream: text(), state: text(), dead_letters: text(), maxlen: text() };
+        let id = EntryId::of(1, names_tests::AT).expect("a generation");
+        let mut batch = Batch::new(&keys, "w", id, Instant::now());
+        let before = batch.command.args_iter().count();
+        batch.push(Seq::new(1), id, record, false);
+        let arguments = batch.command.args_iter().skip(before);
+        let mut arguments = arguments.map(|argument| match argument {
+            Arg::Simple(bytes) => bytes.to_vec(),
+            other => panic!("{other:?}"),
+        });
+        // Its id, whether it is a dead letter, and the number of what follows.
+        let count = arguments.by_ref().nth(2).expect("a number");
+        let fields: Vec<_> = arguments.collect();
+        assert_eq!(count, fields.len().to_string().into_bytes());
+        let (mut topic, mut key, mut headers) = (None, None, Vec::new());
+        for pair in fields.chunks(2) {
+            let name = String::from_utf8(pair[0].clone()).expect("text");
+            let value = pair[1].clone();
+            match name.strip_prefix("header:") {
+                Some(name) => headers.push((name.to_owned(), value)),
+                None if name == "topic" => topic = String::from_utf8(value).ok(),
+                None if name == "key" => key = Some(value),
+                None => {}
+            }
+        }
+        Ok(ReadBack { topic: topic.expect("a topic"), key, id: None, headers })
+    }
 }

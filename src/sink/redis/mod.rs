@@ -27,6 +27,9 @@ mod script;
 mod streams;
 mod url;
 
+pub(crate) use batch::NAMES;
+#[cfg(test)]
+pub(super) use batch::tests::read_back;
 pub(crate) use claims::{Claims, nonce};
 pub(crate) use config::owner_key;
 pub use config::{RedisConfig, RedisSource};

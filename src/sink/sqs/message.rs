@@ -14,8 +14,19 @@ use sha2::{Digest as _, Sha256};
 use super::config::QueueKind;
 use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
-use crate::record::Record;
+use crate::record::{Names, Record, Spelling};
 use crate::sink::message_id::{Writer, hash, hexadecimal};
+
+/// Attributes by which Amazon's own client libraries tell what the body is: the place of a payload
+/// in S3, or an object to deserialise
+/// (<https://github.com/awslabs/amazon-sqs-java-extended-client-lib>,
+/// <https://github.com/awslabs/amazon-sqs-java-messaging-lib>).
+pub(crate) const NAMES: Names = Names {
+    spelling: Spelling::AsIs,
+    own: &["extendedpayloadsize", "jms_sqs*", "sqslargepayloadsize"],
+    guarded: &[],
+    may_repeat: false,
+};
 
 /// How many attributes a message can have.
 const ATTRIBUTES_MAX: usize = 10;
@@ -229,12 +240,13 @@ pub(super) fn too_large(bytes: u64, limits: Limits) -> Option<Refusal> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::lsn::Lsn;
     use crate::record::{Header, Headers};
+    use crate::sink::names_tests::ReadBack;
 
     const AT: EventPosition = EventPosition { commit_lsn: Lsn::new(0x1F), ordinal: 2 };
 
@@ -259,6 +271,20 @@ mod tests {
 
     fn event(record: &Record<'_>) -> Message {
         of(record, QueueKind::Events).expect("a message")
+    }
+
+    /// A record's message as a client reads it.
+    pub(in crate::sink) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+        let message = of(record, QueueKind::Events)?;
+        let others: Vec<(String, String)> = attribute(&message, HEADERS)
+            .map_or_else(Vec::new, |text| serde_json::from_str(text).expect("pairs"));
+        let topic = attribute(&message, TOPIC).expect("a topic").to_owned();
+        let encoded = attribute(&message, KEY_BASE64).map(|text| STANDARD.decode(text));
+        let key = attribute(&message, KEY).map(|text| text.as_bytes().to_vec());
+        let key = key.or(encoded.map(|key| key.expect("base64")));
+        let all = message.attributes.into_iter().filter(|(name, _)| name != HEADERS).chain(others);
+        let headers = all.map(|(name, value)| (name, value.into_bytes())).collect();
+        Ok(ReadBack { topic, key, id: None, headers })
     }
 
     fn attribute<'a>(message: &'a Message, name: &str) -> Option<&'a str> {

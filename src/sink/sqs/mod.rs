@@ -22,5 +22,8 @@ mod worker;
 pub(crate) use client::{Connection, Facts};
 pub(crate) use config::QueueKind;
 pub use config::{SqsConfig, SqsSource};
+pub(crate) use message::NAMES;
+#[cfg(test)]
+pub(super) use message::tests::read_back;
 pub use sink::SqsSink;
 pub use url::{Endpoint, QueueUrl};

@@ -2,7 +2,7 @@
 
 mod configuration;
 mod consumer;
-mod fixture;
+pub mod fixture;
 mod kills;
 mod outages;
 mod poison;

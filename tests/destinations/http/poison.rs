@@ -1,9 +1,11 @@
 //! Undeliverable events, with each policy.
 
+use walpost_bed::Nginx;
 use walpost_bed::fixture::{LONG_TIMEOUT, insert, stop};
 
 use super::fixture::HttpFixture;
 use super::receiver::{Answer, Receiver};
+use super::security::{is_signed, secret};
 
 /// A receiver that rejects events of type `bad` and `large`, in the middle of others of their keys.
 async fn staged(policy: &str) -> HttpFixture {
@@ -71,36 +73,60 @@ async fn policy_skip_delivers_the_others() {
     stop(walpost).await;
 }
 
+/// And come with all that they are about, behind nginx too, and signed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_go_to_their_own_url() {
-    let fixture = staged("dead_letter").await;
-    let walpost = fixture.run().await;
+    let mut fixture = staged("dead_letter").await;
+    let nginx = Nginx::before(fixture.receiver.port()).await;
+    fixture.url = format!("http://127.0.0.1:{}/{{topic}}", nginx.port());
+    let walpost = fixture.command("run").env("WALPOST_HTTP_SECRET", secret(0)).start();
     fixture.confirmed(LONG_TIMEOUT).await;
     assert_eq!(accepted(&fixture, "outbox.event.order").len(), 9);
     assert_eq!(accepted(&fixture, "dead").len(), 2);
     let letters = fixture.receiver.accepted();
-    let letter = letters.iter().find(|request| request.target == "/dead").expect("a letter");
-    assert_eq!(letter.header("walpost.cause"), Some("refused"));
+    let mut letters = letters.iter().filter(|request| request.target == "/dead");
+    let letter =
+        letters.find(|letter| letter.header("walpost-cause") == Some("refused")).expect("a letter");
+    assert!(is_signed(letter, 0));
+    let body: serde_json::Value = serde_json::from_slice(&letter.body).expect("JSON");
+    let id = "SELECT id::text FROM public.outbox WHERE event_type = 'bad'";
+    let id = fixture.inner.postgres.query_text(id).await.expect("a row");
+    for (member, value) in [
+        ("cause", "refused"),
+        ("id", &*id),
+        ("key", "1"),
+        ("event_type", "bad"),
+        ("source_topic", "outbox.event.order"),
+        ("payload", "1"),
+    ] {
+        assert_eq!(body[member], value, "{body}");
+    }
+    assert_eq!(body["position"].as_str(), letter.header("walpost-position"), "{body}");
+    assert!(body["error"].as_str().is_some_and(|text| text.contains("no such order")), "{body}");
     stop(walpost).await;
 }
 
 /// Found before anything is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn header_that_a_request_cannot_have_is_undeliverable() {
+async fn what_cannot_be_a_request_is_undeliverable() {
     let fixture = HttpFixture::new().await.configured("[poison]\nrefused = 'skip'\n");
-    let row = |headers: &str| {
+    let postgres = &fixture.inner.postgres;
+    postgres.execute("ALTER TABLE outbox ALTER id TYPE text").await;
+    let row = |id: &str, headers: &str| {
         format!(
-            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
-                 VALUES ('order', '1', 'x', '1', '{headers}')"
+            "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload, headers) \
+                 VALUES ('{id}', 'order', '1', 'x', '1', '{headers}')"
         )
     };
-    for headers in [r#"{"Host": "evil"}"#, r#"{"a b": "c"}"#, r#"{"a": "x\r\ny: z"}"#] {
-        fixture.inner.postgres.execute(&row(headers)).await;
+    for (id, headers) in [("a", r#"{"a b": "c"}"#), ("", "{}"), ("7.b%", r#"{"a": "x\r\ny: z"}"#)] {
+        postgres.execute(&row(id, headers)).await;
     }
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
     let accepted = fixture.receiver.accepted();
     assert_eq!(accepted.len(), 1, "{accepted:?}");
     assert_eq!((accepted[0].header("a"), accepted[0].header("y")), (Some("x%0D%0Ay:%20z"), None));
+    assert_eq!(accepted[0].header("webhook-id"), Some("7%2Eb%25"));
+    assert!(walpost.said("its id is empty"), "{:?}", walpost.stderr());
     stop(walpost).await;
 }

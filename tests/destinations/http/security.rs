@@ -11,12 +11,12 @@ use crate::promise::Promise;
 
 const SECRETS: [[u8; 32]; 2] = [[1; 32], [2; 32]];
 
-fn secret(number: usize) -> String {
+pub fn secret(number: usize) -> String {
     format!("whsec_{}", STANDARD.encode(SECRETS[number]))
 }
 
 /// Whether one of its signatures is that of a secret.
-fn is_signed(request: &Received, number: usize) -> bool {
+pub fn is_signed(request: &Received, number: usize) -> bool {
     let part = |name: &str| request.header(name).expect(name);
     let (id, seconds) = (part("webhook-id"), part("webhook-timestamp"));
     let key = ring_key(&SECRETS[number]);

@@ -3,7 +3,7 @@
 mod configuration;
 mod consumer;
 mod durability;
-mod fixture;
+pub mod fixture;
 mod kills;
 mod messages;
 mod outages;

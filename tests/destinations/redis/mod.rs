@@ -4,7 +4,7 @@ mod configuration;
 mod consumer;
 mod durability;
 mod entries;
-mod fixture;
+pub mod fixture;
 mod kills;
 mod outages;
 mod ownership;

@@ -2,7 +2,7 @@
 
 mod configuration;
 mod consumer;
-mod fixture;
+pub mod fixture;
 mod front;
 mod kills;
 mod messages;
