@@ -9,6 +9,7 @@
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
+mod clients;
 mod fixture;
 mod migration;
 mod page;
