@@ -1,6 +1,8 @@
 //! The trait through which the core publishes: without blocking, and with a reason if a record
 //! cannot be queued.
 
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+
 use crate::ledger::Seq;
 use crate::position::EventPosition;
 use crate::record::{Cause, Record};
@@ -20,12 +22,29 @@ pub trait Outlet {
         record: &Record<'_>,
     ) -> Result<(), ProduceError>;
 
+    /// The part of the stream in which `record` keeps its place: an event may be published before an
+    /// earlier one only if their lanes differ. By default it is that of its topic and key. `None`: no
+    /// event may be published before an earlier one.
+    ///
+    /// Where it is `None`, the core does not find out whether a suspect is at fault. The sink does, and
+    /// reports the record as refused then.
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        Some(hash(&(record.topic, record.key)))
+    }
+
     /// Checks, before a record is built, whether one of at least `bytes` for `topic` may be
     /// accepted. What it rejects, [`Outlet::produce`] would reject too.
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         let _ = (topic, bytes);
         Ok(())
     }
+}
+
+/// A number for a lane.
+pub fn hash(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Why a record was not queued.
@@ -35,6 +54,8 @@ pub enum ProduceError {
     Full,
     /// This record is permanently rejected.
     Refused(Refusal),
+    /// This record is rejected for a reason that may be about others too: the core finds that out.
+    Suspect(Refusal),
     /// The producer has failed permanently, for this reason: a new one is needed.
     Broken(String),
 }
@@ -55,7 +76,8 @@ pub struct Refusal {
 pub enum Ground {
     /// Its size.
     Size,
-    /// Its topic does not exist.
+    /// Its topic does not exist, or walpost may not publish to it, which some destinations do not tell
+    /// apart.
     MissingTopic,
     /// Another reason.
     Other,

@@ -439,7 +439,10 @@ impl Producer {
                 match outcome {
                     Outcome::Delivered => return Ok(None),
                     Outcome::Refused(refusal) => return Ok(Some(refusal)),
-                    Outcome::Lost(why) => reason = why,
+                    // Whether it is the letter's fault is not known: it is tried again.
+                    Outcome::Suspect(Refusal { reason: why, .. }) | Outcome::Lost(why) => {
+                        reason = why;
+                    }
                     Outcome::Purged => {}
                 }
             }
@@ -466,7 +469,9 @@ impl Producer {
                 Err(ProduceError::Full) if Instant::now() < deadline => sleep(RETRY_PAUSE).await,
                 Err(ProduceError::Full) => return Ok(None),
                 Err(ProduceError::Refused(refusal)) => return Ok(Some(Outcome::Refused(refusal))),
-                Err(ProduceError::Broken(why)) => return Ok(Some(Outcome::Lost(why))),
+                Err(
+                    ProduceError::Suspect(Refusal { reason: why, .. }) | ProduceError::Broken(why),
+                ) => return Ok(Some(Outcome::Lost(why))),
             }
         }
         loop {

@@ -76,7 +76,8 @@ impl Policies {
     /// Whether a record that was sent may become a dead letter: a broker's rejection may arrive
     /// after later records were produced.
     pub fn writes_letters_late(&self) -> bool {
-        [self.too_large, self.refused].contains(&Policy::DeadLetter)
+        let late = [Some(self.too_large), Some(self.refused), self.missing_topic];
+        late.contains(&Some(Policy::DeadLetter))
     }
 
     /// The policy for that cause.

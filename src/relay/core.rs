@@ -24,6 +24,9 @@
 //! has it (I1). It is produced only after all earlier ordinary records are acknowledged: otherwise
 //! one of them could be rejected later, and its dead letter would be out of order.
 //!
+//! A rejection that may be about everything makes the record a suspect: `suspects` finds out whose
+//! fault it is, and may have events published before it whose order does not depend on it.
+//!
 //! If an earlier record is still undelivered, a pending halt is cancelled: by the replay, or by the
 //! next session after a lost session withdrew records. The halt recurs when the stream is read
 //! again, once everything before it is durable. So no operator is advised to skip undelivered
@@ -39,11 +42,10 @@
 //!
 //! No socket, clock, task, metric or log call here.
 
-use crate::ledger::{Failed, Ledger, Seq, StreamError};
+use crate::ledger::{Ledger, Seq, StreamError};
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, Outbox};
 use crate::pgoutput::{Begin, Message, PgTimestamp};
-use crate::position::EventPosition;
 use crate::record::Router;
 
 pub use self::commits::CommitAt;
@@ -54,9 +56,10 @@ pub use self::quarantine::Diverted;
 use self::quarantine::Quarantine;
 use self::skips::Skips;
 use crate::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
-use crate::record::{Policies, Policy};
+use crate::record::Policies;
 
 pub use halt::{EventOrigin, Halt};
+pub use suspects::Probing;
 
 mod commits;
 mod counters;
@@ -65,6 +68,7 @@ mod isolation;
 mod publish;
 mod quarantine;
 mod skips;
+mod suspects;
 
 /// Minimum budget for the ledger's own memory, in bytes: the ledger keeps what follows a record
 /// that stays unacknowledged.
@@ -96,8 +100,8 @@ pub struct Core {
     isolation: Option<Isolation>,
     policies: Policies,
     quarantine: Quarantine,
-    /// The number of positions added to it.
-    quarantined: u64,
+    /// How often something was found out about a failed record.
+    verdicts: u64,
     skips: Skips,
     diverted: Vec<Diverted>,
     /// The first event with dropped headers since the last call of [`Core::take_dropped_headers`].
@@ -150,7 +154,7 @@ impl Core {
             isolation: None,
             policies: Policies::default(),
             quarantine: Quarantine::default(),
-            quarantined: 0,
+            verdicts: 0,
             skips: Skips::default(),
             diverted: Vec::new(),
             dropped_headers: None,
@@ -271,6 +275,7 @@ impl Core {
     pub fn drain(&mut self) {
         if matches!(self.phase, Phase::Running) {
             self.phase = Phase::Draining;
+            self.end_probing();
         }
     }
 
@@ -348,71 +353,6 @@ impl Core {
         self.ledger.keepalive(wal_end);
     }
 
-    /// The broker acknowledged production `seq`.
-    pub fn delivered(&mut self, seq: Seq) {
-        // A record that was produced in isolation in a lost session is not produced again.
-        let was_isolated = self.isolation.as_ref().is_some_and(|isolation| {
-            isolation.record.is_none() && self.ledger.position(seq) == Some(isolation.position)
-        });
-        self.ledger.delivered(seq);
-        if was_isolated || self.is_isolated(seq) {
-            self.isolation = None;
-            // In exactly-once mode it would be isolated again and again, if each time another record
-            // makes the transaction fail.
-            self.request_commit(CommitAt::Boundary);
-        }
-    }
-
-    /// Production `seq` failed for a reason that may be temporary: it is produced again with
-    /// everything after it.
-    pub fn lost(&mut self, seq: Seq, reason: &str) {
-        if let Some(failed) = self.ledger.failed(seq) {
-            self.isolate(failed);
-            self.ask_for_replay(reason);
-        }
-    }
-
-    /// Production `seq` was purged with its producer.
-    pub fn purged(&mut self, seq: Seq) {
-        if self.ledger.failed(seq).is_some() {
-            self.ask_for_replay("the producer went down");
-        }
-    }
-
-    /// The broker permanently rejected production `seq`.
-    pub fn refused(&mut self, seq: Seq, refusal: &Refusal) {
-        let Some(failed) = self.ledger.failed(seq) else {
-            return;
-        };
-        if self.is_isolated(seq) {
-            return self.quarantine_or_halt(refusal);
-        }
-        self.isolate(failed);
-        self.ask_for_replay(&refusal.reason);
-    }
-
-    /// The isolated record was rejected, so no other record is the cause.
-    fn quarantine_or_halt(&mut self, refusal: &Refusal) {
-        let Some(mut isolation) = self.isolation.take() else { return };
-        let Some(record) = isolation.record.take() else { return };
-        let is_dead_letter = record.is_dead_letter;
-        let (origin, poison) = record.refused(refusal);
-        if is_dead_letter || self.policies.of(&poison.cause) == Policy::Halt {
-            let halt = Box::new(Halt::Poison { origin, poison });
-            self.phase = Phase::Halting { halt, all_before_durable: true };
-            return;
-        }
-        // Retrying does not change a permanent reason.
-        if !refusal.may_pass || isolation.refusals >= self.policies.retries {
-            self.quarantine.add(isolation.position, poison.cause);
-            self.quarantined += 1;
-        } else {
-            isolation.refusals += 1;
-            self.isolation = Some(isolation);
-        }
-        self.ask_for_replay(&refusal.reason);
-    }
-
     /// A session was opened on a slot that is confirmed up to `start`, with these tables: their
     /// columns are checked before the first row arrives.
     ///
@@ -422,6 +362,7 @@ impl Core {
         if self.ledger.flush_lsn() < start {
             self.ledger.reset_to(start);
             self.interrupted = None;
+            self.isolation.take_if(|isolation| isolation.position.commit_lsn < start);
         }
         for table in tables {
             if let Err(error) = self.outbox.expect(table) {
@@ -435,6 +376,8 @@ impl Core {
     /// halt behind undelivered records is cancelled, and its cause is found again: its whole
     /// transaction is then taken again.
     pub fn session_lost(&mut self) {
+        // The suspect, and events that were no probes, are to be read again.
+        self.end_probing();
         let has_part = self.is_within_produced();
         let open = self.transaction.take();
         if matches!(self.phase, Phase::Halting { .. }) {
@@ -477,9 +420,11 @@ impl Core {
         self.isolation.is_some()
     }
 
-    /// How many records were permanently rejected, and are diverted when they are read again.
-    pub fn quarantined(&self) -> u64 {
-        self.quarantined
+    /// How many records were permanently rejected, and are diverted when they are read again, and how
+    /// often another event was accepted while a suspect waited: progress that the flush LSN does not
+    /// show.
+    pub fn verdicts(&self) -> u64 {
+        self.verdicts
     }
 
     /// Records that were produced and are not durable, including failed ones.
@@ -516,11 +461,8 @@ impl Core {
         };
         self.note_begin();
         self.quarantine.forget_before(self.confirmable());
-        if self
-            .isolation
-            .as_ref()
-            .is_some_and(|isolation| isolation.position.commit_lsn < begin.commit_lsn)
-        {
+        let isolated = self.isolation.as_ref().map(|isolation| isolation.position.commit_lsn);
+        if isolated.is_some_and(|isolated| isolated < begin.commit_lsn) && !self.is_probing() {
             self.isolation = None;
         }
         self.transaction = Some(Transaction {
@@ -538,39 +480,13 @@ impl Core {
         self.transaction.as_ref().is_some_and(|transaction| transaction.next_ordinal > 0)
     }
 
-    /// Whether reading must stop for the isolation: while other records are in flight before the
-    /// isolated one, or while it is in flight itself.
-    fn is_held_for_isolation(&self) -> bool {
-        let Some(isolation) = &self.isolation else {
-            return false;
-        };
-        let is_next = self.transaction.as_ref().is_some_and(|transaction| {
-            let next = EventPosition {
-                commit_lsn: transaction.commit_lsn,
-                ordinal: transaction.next_ordinal,
-            };
-            next == isolation.position
-        });
-        isolation.record.is_some() || (is_next && self.ledger.in_flight_records() > 0)
-    }
-
-    fn is_isolated(&self, seq: Seq) -> bool {
-        let record = self.isolation.as_ref().and_then(|isolation| isolation.record.as_ref());
-        record.is_some_and(|record| record.seq == seq)
-    }
-
     fn halt(&mut self, halt: Halt) {
+        if self.is_probing() {
+            // The suspect comes first.
+            return self.end_probing();
+        }
         if self.halted().is_none() && !self.is_replayed_before_halt() {
             self.phase = Phase::Halting { halt: Box::new(halt), all_before_durable: false };
-        }
-    }
-
-    /// Isolates the first failed record when it is read again.
-    fn isolate(&mut self, failed: Failed) {
-        if let Failed::At(position) = failed
-            && self.isolation.as_ref().is_none_or(|isolation| position < isolation.position)
-        {
-            self.isolation = Some(Isolation::at(position));
         }
     }
 

@@ -238,6 +238,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     self.replay.cause = "refused";
                     self.core.refused(report.seq, &refusal);
                 }
+                Outcome::Suspect(refusal) => {
+                    self.replay.cause = "refused";
+                    self.core.suspected(report.seq, &refusal);
+                }
                 Outcome::Purged => self.core.purged(report.seq),
             }
         }
@@ -250,6 +254,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if let Some(keeper) = &mut self.state {
             keeper.note_failures(&mut self.core);
         }
+        self.check_probing();
         self.check_sink()?;
         self.log_refused_messages();
         let Diagnostics { stats, event_log, stuck_stream, .. } = &mut self.diagnostics;

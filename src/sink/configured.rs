@@ -108,6 +108,10 @@ impl Outlet for ConfiguredSink {
         each!(self, sink => sink.produce(seq, position, record))
     }
 
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        each!(self, sink => sink.lane(record))
+    }
+
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         each!(self, sink => sink.admits(topic, bytes))
     }

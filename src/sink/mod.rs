@@ -2,8 +2,8 @@
 //! JetStream, RabbitMQ, HTTP endpoints and Amazon SQS.
 //!
 //! A sink takes records without blocking, and reports the outcome of each at most once: delivered
-//! (durable at the broker), lost (may succeed later), refused (permanently rejected) or purged
-//! (discarded with its producer). A record without an outcome when its producer is replaced gets
+//! (durable at the broker), lost (may succeed later), refused (permanently rejected), suspect
+//! (rejected for a reason that may be its own) or purged (discarded with its producer). A record without an outcome when its producer is replaced gets
 //! none.
 
 #[cfg(any(feature = "http", feature = "sqs"))]
@@ -106,8 +106,11 @@ pub enum Outcome {
     Delivered,
     /// It failed for this reason, which may be temporary.
     Lost(String),
-    /// It is permanently rejected.
+    /// It is permanently rejected: the answer is known to be about this record.
     Refused(Refusal),
+    /// It is rejected with an answer that may be about this record, or about the destination: the
+    /// core finds out which.
+    Suspect(Refusal),
     /// It was purged with its producer, for no reason of its own.
     Purged,
 }

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use walpost::Lsn;
 use walpost::ledger::Seq;
-use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
+use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
 use walpost::position::EventPosition;
 use walpost::record::{Record, dead_letter};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
@@ -23,7 +23,7 @@ use walpost::state::State;
 use crate::process::DEAD_LETTERS;
 use crate::state_topic::adopted;
 use crate::trace::TraceEvent;
-use crate::wal::{PARTITIONS, Poison};
+use crate::wal::{PARTITIONS, Poison, refusal};
 use crate::world::{Shared, World};
 
 /// The partition of the dead letters, after those of the events.
@@ -36,6 +36,8 @@ pub(crate) struct Broker {
     /// Until when, in milliseconds, the brokers are unreachable, or slow.
     pub(crate) away_until: u64,
     pub(crate) slow_until: u64,
+    /// Until when they refuse everything, with an answer that may be about each record.
+    pub(crate) refuses_until: u64,
     /// The next batch is lost; with true, after it was appended.
     pub(crate) loses: Option<bool>,
     /// Until when the producers' queues are full.
@@ -56,6 +58,7 @@ impl Broker {
         Self {
             away_until: 0,
             slow_until: 0,
+            refuses_until: 0,
             loses: None,
             full_until: 0,
             replacement_ms: None,
@@ -216,10 +219,9 @@ impl World {
             {
                 continue;
             }
-            if self.one_in(3) {
-                continue;
+            if !self.one_in(3) {
+                self.batch(at, partition);
             }
-            self.batch(at, partition);
         }
     }
 
@@ -231,17 +233,20 @@ impl World {
         let batch: Vec<(Seq, usize)> = producer.queues[partition].drain(..size).collect();
         producer.queued -= size;
         let is_letter = partition == LETTERS;
-        let guilty = |event: &usize| !is_letter && self.log.events[*event].is(Poison::TooLarge);
-        let refused = batch.iter().any(|(_, event)| guilty(event));
+        let log = &self.log;
+        let is = |(_, event): &(Seq, usize), poison| !is_letter && log.events[*event].is(poison);
+        let suspected = self.now_ms() < self.broker.refuses_until
+            || batch.iter().any(|one| is(one, Poison::Forbidden));
+        let refused = suspected || batch.iter().any(|one| is(one, Poison::TooLarge));
         let lost = if refused { None } else { self.broker.loses.take() };
         let outcome = match lost {
             Some(_) => Outcome::Lost("the connection was lost".into()),
-            None if refused => Outcome::Refused(too_large()),
+            None if suspected => Outcome::Suspect(refusal(Ground::Other)),
+            None if refused => Outcome::Refused(refusal(Ground::Size)),
             None => Outcome::Delivered,
         };
         if !refused && lost != Some(false) {
-            for (_, event) in &batch {
-                let event = *event;
+            for (_, event) in batch.iter().copied() {
                 let appended = if is_letter {
                     TraceEvent::DeadLettered { event }
                 } else {
@@ -401,10 +406,6 @@ impl Producer {
     }
 }
 
-fn too_large() -> Refusal {
-    Refusal { ground: Ground::Size, may_pass: false, reason: "message too large".to_owned() }
-}
-
 /// A relay's producer, and its replacements.
 pub(crate) struct SimSink {
     world: Shared,
@@ -492,7 +493,7 @@ impl Outlet for SimSink {
             return Err(ProduceError::Full);
         }
         if !is_letter && event_of.is_some_and(|event| event.is(Poison::TooLargeHere)) {
-            return Err(ProduceError::Refused(too_large()));
+            return Err(ProduceError::Refused(refusal(Ground::Size)));
         }
         let bytes = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
         let producer = &mut world.broker.producers[at];
@@ -505,6 +506,13 @@ impl Outlet for SimSink {
         }
         world.note(TraceEvent::Produced { producer: at, seq, event, in_flight_bytes });
         Ok(())
+    }
+
+    /// Its partition: the checker judges the order there.
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        let mut world = self.world.lock();
+        let event = world.event_of(record);
+        Some(world.log.events[event].partition() as u64)
     }
 }
 

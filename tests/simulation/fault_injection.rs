@@ -27,6 +27,14 @@ pub(crate) async fn write(world: Shared) {
         sleep(Duration::from_millis(nap)).await;
         world.lock().commit();
     }
+    let mut world = world.lock();
+    if matches!(world.schedule.poison, Some((Poison::Forbidden, _))) {
+        // Whether an event is at fault shows only once another is accepted.
+        let World { log, rng, .. } = &mut *world;
+        log.commit(rng, 12, Poison::None);
+        let item = world.log.items.len() - 1;
+        world.note(TraceEvent::Committed { item });
+    }
 }
 
 /// Injects faults for as long as the schedule says, then ends them all.
@@ -109,6 +117,11 @@ impl World {
                 self.broker.away_until = until;
                 self.notify_producers(&Condition::Unreachable("all brokers are down".into()));
             }
+            // Once: the only accepted event since a refusal must not be one of another outage.
+            InjectedFault::RefusesAll if self.broker.refuses_until == 0 => {
+                self.broker.refuses_until = until;
+            }
+            InjectedFault::RefusesAll => {}
             InjectedFault::BrokerSlow => self.broker.slow_until = until,
             InjectedFault::BatchLost => self.broker.loses = Some(false),
             InjectedFault::AckLost => self.broker.loses = Some(true),
@@ -136,6 +149,7 @@ impl World {
         self.server.move_ms = None;
         self.broker.away_until = 0;
         self.broker.slow_until = 0;
+        self.broker.refuses_until = self.broker.refuses_until.min(1);
         self.broker.full_until = 0;
         self.broker.loses = None;
         self.broker.replacement_ms = None;

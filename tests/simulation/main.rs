@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::trace::{Left, TraceEvent};
+use crate::wal::Poison;
 use crate::world::Shared;
 
 /// The default number of schedules.
@@ -187,7 +188,9 @@ async fn arrive(world: &Shared) {
     }
     let limit = {
         let world = world.lock();
-        let is_searched_for = world.schedule.exactly_once && world.schedule.poison.is_some();
+        let poison = world.schedule.poison.map(|(poison, _)| poison);
+        let is_searched_for =
+            world.schedule.exactly_once && poison.is_some() || poison == Some(Poison::Forbidden);
         world.now_ms() + if is_searched_for { ARRIVAL_WITH_REJECTED_MS } else { ARRIVAL_MS }
     };
     loop {

@@ -108,7 +108,9 @@ impl World {
                 self.foreign_client_sets_the_slot(Lsn::new(commit.as_u64() + 1));
             }
             Poison::Keyless => {}
-            Poison::TooLarge | Poison::TooLargeHere | Poison::None => event.forgiven = true,
+            Poison::TooLarge | Poison::TooLargeHere | Poison::Forbidden | Poison::None => {
+                event.forgiven = true
+            }
         }
     }
 }
@@ -262,6 +264,7 @@ fn core(budget_bytes: u64, policy: Policy) -> Core {
     let policies = Policies {
         too_large: policy,
         missing_field: policy,
+        refused: policy,
         dead_letter_topic: DEAD_LETTERS.to_owned(),
         ..Policies::default()
     };

@@ -66,8 +66,8 @@ impl Schedule {
             .into_iter()
             .filter(|fault| (grave || !fault.is_grave()) && often > 0 && rng.bool())
             .collect();
-        let poisons = [Poison::Keyless, Poison::TooLarge, Poison::TooLargeHere];
-        let poison = (rng.u8(0..3) == 0).then(|| (poisons[rng.usize(0..3)], rng.u64(3..20)));
+        let poisons = [Poison::Keyless, Poison::TooLarge, Poison::TooLargeHere, Poison::Forbidden];
+        let poison = (rng.u8(0..3) == 0).then(|| (poisons[rng.usize(0..4)], rng.u64(3..20)));
         let policies = [Policy::Halt, Policy::Halt, Policy::DeadLetter, Policy::Skip];
         let policy = policies[rng.usize(0..4)];
         let large = rng.u8(0..40) == 0;

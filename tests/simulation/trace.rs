@@ -203,6 +203,7 @@ pub(crate) enum InjectedFault {
     OtherServer,
     BrokerAway,
     BrokerSlow,
+    RefusesAll,
     BatchLost,
     AckLost,
     ProducerFails,
@@ -216,7 +217,7 @@ pub(crate) enum InjectedFault {
 }
 
 impl InjectedFault {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::SessionEnds,
         Self::ServerRestarts,
         Self::ServerAway,
@@ -227,6 +228,7 @@ impl InjectedFault {
         Self::OtherServer,
         Self::BrokerAway,
         Self::BrokerSlow,
+        Self::RefusesAll,
         Self::BatchLost,
         Self::AckLost,
         Self::ProducerFails,

@@ -3,6 +3,7 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use fastrand::Rng;
 use walpost::Lsn;
+use walpost::outlet::{Ground, Refusal};
 use walpost::pgoutput::{
     self, Begin, Column, Commit, LogicalMessage, Message, Oid, PgTimestamp, Relation, TypeName,
 };
@@ -95,6 +96,13 @@ pub(crate) enum Poison {
     TooLarge,
     /// The producer rejects it until an operator raises a limit.
     TooLargeHere,
+    /// The broker refuses it as it refuses everything during an outage, until an operator allows it.
+    Forbidden,
+}
+
+/// A record that is too large, or forbidden, as everything is during an outage.
+pub(crate) fn refusal(ground: Ground) -> Refusal {
+    Refusal { ground, may_pass: false, reason: "refused".to_owned() }
 }
 
 /// How far a session has sent the WAL.

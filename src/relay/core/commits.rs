@@ -140,6 +140,8 @@ impl Core {
         let requested = self.commits.as_ref().and_then(|commits| commits.requested);
         match requested {
             None => false,
+            // Nothing is committed before the replay.
+            Some(_) if self.is_probing() => false,
             Some(CommitAt::Now) => true,
             Some(CommitAt::Boundary) => !self.is_within_produced(),
         }

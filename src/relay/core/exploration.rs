@@ -15,7 +15,7 @@ use super::tests::{TABLE, insert_into, new_core, relation_of};
 use super::*;
 use crate::outlet::ProduceError;
 use crate::pgoutput::Commit;
-use crate::position::Checkpoint;
+use crate::position::{Checkpoint, EventPosition};
 use crate::record::Record;
 
 /// Faults in one run: lost sessions, records and replies, and crashes. With three there are 182,582

@@ -1,55 +1,219 @@
-//! Isolation of a failed record: a replay produces it with nothing else in flight.
+//! Isolation of a failed record: a replay produces it with nothing else in flight. What its answer
+//! means then.
 
+use super::commits::CommitAt;
 use super::halt::EventOrigin;
-use crate::ledger::Seq;
+use super::suspects::Suspicion;
+use super::{Core, Halt, Phase};
+use crate::ledger::{Failed, Seq};
 use crate::outbox::Event;
-use crate::outlet::Refusal;
+use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
-use crate::record::{Cause, Poison};
+use crate::record::{Cause, Poison, Policy};
+
+/// Why a suspect is produced again; the answer to that is the reason of the next replay.
+const TRIED_ALONE: &str =
+    "a record was refused, perhaps not for itself: trying the first one alone";
 
 /// The position of a failed record, and the record once it is produced again.
 #[derive(Debug)]
-pub(crate) struct Isolation {
-    pub(crate) position: EventPosition,
-    pub(crate) record: Option<IsolatedRecord>,
+pub(super) struct Isolation {
+    pub(super) position: EventPosition,
+    pub(super) record: Option<IsolatedRecord>,
     /// How often it was rejected in isolation.
-    pub(crate) refusals: u32,
+    pub(super) refusals: u32,
+    /// Once it was refused in isolation with an answer that may be about everything.
+    pub(super) suspicion: Option<Suspicion>,
 }
 
 /// The isolated record, produced with nothing else in flight.
 #[derive(Debug)]
-pub(crate) struct IsolatedRecord {
-    pub(crate) seq: Seq,
-    pub(crate) origin: EventOrigin,
+pub(super) struct IsolatedRecord {
+    pub(super) seq: Seq,
+    pub(super) origin: EventOrigin,
     /// The poison event that it becomes if it is rejected, without the cause.
     poison: Poison,
     topic: String,
+    /// See [`Outlet::lane`](super::Outlet::lane).
+    lane: Option<u64>,
     /// Whether it is a dead letter itself.
-    pub(crate) is_dead_letter: bool,
+    pub(super) is_dead_letter: bool,
 }
 
 impl Isolation {
-    pub(crate) fn at(position: EventPosition) -> Self {
-        Self { position, record: None, refusals: 0 }
+    pub(super) fn at(position: EventPosition) -> Self {
+        Self { position, record: None, refusals: 0, suspicion: None }
     }
 }
 
 impl IsolatedRecord {
-    pub(crate) fn new(
+    pub(super) fn new(
         seq: Seq,
         origin: EventOrigin,
         event: &Event<'_>,
-        topic: String,
+        (topic, lane): (String, Option<u64>),
         is_dead_letter: bool,
     ) -> Self {
         let cause = Cause::Refused { topic: topic.clone(), why: String::new() };
         let poison = Poison::new(cause, event);
-        Self { seq, origin, poison, topic, is_dead_letter }
+        Self { seq, origin, poison, topic, lane, is_dead_letter }
     }
 
     /// The poison event that results from this rejection.
-    pub(crate) fn refused(self, refusal: &Refusal) -> (EventOrigin, Poison) {
+    fn refused(self, refusal: &Refusal) -> (EventOrigin, Poison) {
         let cause = refusal.cause(&self.topic);
         (self.origin, Poison { cause, ..self.poison })
+    }
+}
+
+impl Core {
+    /// The broker acknowledged production `seq`.
+    pub fn delivered(&mut self, seq: Seq) {
+        let Some(isolation) = &self.isolation else {
+            self.ledger.delivered(seq);
+            return;
+        };
+        let position = self.ledger.position(seq);
+        // A record that was produced in isolation in a lost session is not produced again.
+        let was_isolated = isolation.record.is_none() && position == Some(isolation.position);
+        let is_new = self.ledger.delivered(seq);
+        if was_isolated || self.is_isolated(seq) {
+            self.isolation = None;
+            // In exactly-once mode it would be isolated again and again, if each time another record
+            // makes the transaction fail.
+            self.request_commit(CommitAt::Boundary);
+        } else if is_new {
+            self.other_accepted(seq);
+        }
+    }
+
+    /// Production `seq` failed for a reason that may be temporary: it is produced again with
+    /// everything after it.
+    pub fn lost(&mut self, seq: Seq, reason: &str) {
+        if let Some(failed) = self.ledger.failed(seq)
+            && !self.probe_failed(seq, false)
+        {
+            self.isolate(failed);
+            self.ask_for_replay(reason);
+        }
+    }
+
+    /// Production `seq` was purged with its producer.
+    pub fn purged(&mut self, seq: Seq) {
+        if self.ledger.failed(seq).is_some() {
+            self.ask_for_replay("the producer went down");
+        }
+    }
+
+    /// The broker permanently rejected production `seq`.
+    pub fn refused(&mut self, seq: Seq, refusal: &Refusal) {
+        if self.is_isolated(seq) && self.ledger.failed(seq).is_some() {
+            self.quarantine_or_halt(refusal);
+        } else {
+            self.refused_among_others(seq, &refusal.reason);
+        }
+    }
+
+    /// Production `seq` was refused with an answer that may be about its record, or about everything:
+    /// see [`suspects`](super::suspects).
+    pub fn suspected(&mut self, seq: Seq, refusal: &Refusal) {
+        if self.is_isolated(seq) && self.ledger.failed(seq).is_some() {
+            self.judge(refusal);
+        } else {
+            self.refused_among_others(seq, TRIED_ALONE);
+        }
+    }
+
+    fn refused_among_others(&mut self, seq: Seq, reason: &str) {
+        if let Some(failed) = self.ledger.failed(seq)
+            && !self.probe_failed(seq, true)
+        {
+            self.isolate(failed);
+            self.ask_for_replay(reason);
+        }
+    }
+
+    /// The isolated record was refused with an answer that may be about everything.
+    fn judge(&mut self, refusal: &Refusal) {
+        let Some(isolation) = &mut self.isolation else { return };
+        let Some(record) = &isolation.record else { return };
+        let (lane, is_dead_letter) = (record.lane, record.is_dead_letter);
+        // A topic that does not exist yet is waited for, and a halt would not help a dead letter.
+        let waits = refusal.ground == Ground::MissingTopic
+            && (is_dead_letter || self.policies.missing_topic.is_none());
+        let suspicion = isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_dead_letter));
+        if !waits && lane.is_some() && suspicion.is_other_accepted() {
+            return self.quarantine_or_halt(refusal);
+        }
+        let Some(record) = isolation.record.take() else { return };
+        let (origin, poison) = record.refused(refusal);
+        let outage = if waits {
+            format!("{origin}, {poison}; trying again until it can be delivered")
+        } else {
+            format!(
+                "{origin}, {poison}; trying again: it is not known to be the event's fault, because \
+                 the destination has accepted no other event since"
+            )
+        };
+        if let Some(lane) = lane.filter(|_| !waits && !is_dead_letter) {
+            suspicion.probe(lane, outage.clone());
+        }
+        self.ask_for_replay(&outage);
+    }
+
+    /// The isolated record was rejected, so no other record is the cause.
+    fn quarantine_or_halt(&mut self, refusal: &Refusal) {
+        let Some(mut isolation) = self.isolation.take() else { return };
+        let Some(record) = isolation.record.take() else { return };
+        let is_dead_letter = record.is_dead_letter;
+        let (origin, poison) = record.refused(refusal);
+        if is_dead_letter || self.policies.of(&poison.cause) == Policy::Halt {
+            let halt = Box::new(Halt::Poison { origin, poison });
+            self.phase = Phase::Halting { halt, all_before_durable: true };
+            return;
+        }
+        // Retrying does not change a permanent reason.
+        if !refusal.may_pass || isolation.refusals >= self.policies.retries {
+            self.quarantine.add(isolation.position, poison.cause);
+            self.verdicts += 1;
+            self.isolation = isolation.suspicion.and_then(Suspicion::next);
+        } else {
+            isolation.refusals += 1;
+            self.isolation = Some(isolation);
+        }
+        self.ask_for_replay(&refusal.reason);
+    }
+
+    /// Isolates the first failed record when it is read again.
+    pub(super) fn isolate(&mut self, failed: Failed) {
+        if let Failed::At(position) = failed
+            && self.isolation.as_ref().is_none_or(|isolation| position < isolation.position)
+        {
+            self.isolation = Some(Isolation::at(position));
+        }
+    }
+
+    /// Whether reading must stop for the isolation: while other records are in flight before the
+    /// isolated one, or while it, or a probe, is in flight itself.
+    pub(super) fn is_held_for_isolation(&self) -> bool {
+        let Some(isolation) = &self.isolation else {
+            return false;
+        };
+        if self.is_probing() {
+            return self.ledger.in_flight_records() > 0;
+        }
+        let is_next = self.transaction.as_ref().is_some_and(|transaction| {
+            let next = EventPosition {
+                commit_lsn: transaction.commit_lsn,
+                ordinal: transaction.next_ordinal,
+            };
+            next == isolation.position
+        });
+        isolation.record.is_some() || (is_next && self.ledger.in_flight_records() > 0)
+    }
+
+    fn is_isolated(&self, seq: Seq) -> bool {
+        let record = self.isolation.as_ref().and_then(|isolation| isolation.record.as_ref());
+        record.is_some_and(|record| record.seq == seq)
     }
 }

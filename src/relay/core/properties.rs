@@ -8,6 +8,7 @@
 
 mod feeds;
 mod outside;
+mod poison;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,10 +16,11 @@ use proptest::prelude::*;
 
 use self::feeds::Input;
 use self::outside::{Broker, DEAD, Guilt, OTHER_TABLE, Past, history, logical, relations, sizes};
-use super::tests::{TABLE, insert_into, new_core, relation_of, too_large};
+use super::tests::{TABLE, ambiguous, insert_into, new_core, relation_of, too_large};
 use super::*;
 use crate::pgoutput::encode::texts;
 use crate::property;
+use crate::record::Policy;
 
 /// Cases per property, unless set otherwise: `make simulate` tries more.
 const CASES: u32 = 1000;
@@ -59,6 +61,8 @@ enum Step {
     Crash,
     Drain,
     Full(bool),
+    /// The driver's time for finding a probe is up.
+    EndProbing,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -83,6 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Crash),
         1 => Just(Step::Drain),
         1 => any::<bool>().prop_map(Step::Full),
+        1 => Just(Step::EndProbing),
     ]
 }
 
@@ -226,6 +231,8 @@ impl World {
                 self.draining = true;
             }
             Step::Full(full) => self.broker.full = *full,
+            Step::EndProbing if self.core.looks_for_probe().is_some() => self.core.end_probing(),
+            Step::EndProbing => {}
         }
         if self.draining && self.core.halted().is_none() && self.core.is_drained() {
             self.leave();
@@ -351,6 +358,9 @@ impl World {
         if pick.is_multiple_of(2)
             && let Some((seq, event)) = self.broker.letters.pop_front()
         {
+            if self.broker.refuses_all {
+                return self.fail(seq, |core| core.suspected(seq, &ambiguous()));
+            }
             self.broker.appended.insert(event);
             return self.broker.unreported.push(seq);
         }
@@ -358,6 +368,11 @@ impl World {
         if self.broker.guilty == Some((event, Guilt::Refused)) {
             self.broker.stopped.insert(event % 5);
             return self.fail(seq, |core| core.refused(seq, &too_large()));
+        }
+        let is_suspect = self.broker.guilty == Some((event, Guilt::Suspect));
+        if is_suspect || self.broker.refuses_all {
+            self.broker.stopped.insert(event % 5);
+            return self.fail(seq, |core| core.suspected(seq, &ambiguous()));
         }
         self.broker.append(event);
         self.broker.unreported.push(seq);
@@ -384,15 +399,16 @@ impl World {
         if old == 0 {
             return;
         }
-        let seq = self.broker.old[pick / 4 % old];
+        let seq = self.broker.old[pick / 5 % old];
         let state = |core: &Core| {
             (core.flush_lsn(), core.in_flight(), core.undelivered(), core.replay.clone())
         };
         let before = state(&self.core);
-        match pick % 4 {
+        match pick % 5 {
             0 => self.core.delivered(seq),
             1 => self.core.lost(seq, "late"),
             2 => self.core.refused(seq, &too_large()),
+            3 => self.core.suspected(seq, &ambiguous()),
             _ => self.core.purged(seq),
         }
         assert_eq!(state(&self.core), before, "I3: a report of before was credited");
@@ -411,7 +427,7 @@ impl World {
 
     /// Runs until nothing is left to do, without further faults.
     fn finish(&mut self) {
-        self.broker.full = false;
+        (self.broker.full, self.broker.refuses_all) = (false, false);
         let mut idle = 0;
         for _ in 0..200_000 {
             if self.core.halted().is_some() && self.core.is_drained() {
@@ -426,7 +442,12 @@ impl World {
             idle = if before == after { idle + 1 } else { 0 };
             let (records, _) = self.core.in_flight();
             let all = self.coming.as_ref().is_some_and(VecDeque::is_empty);
-            if all && records == 0 && self.core.halted().is_none() {
+            if all && self.core.looks_for_probe().is_some() {
+                self.step(&Step::EndProbing);
+                continue;
+            }
+            let is_delivered = records == 0 && self.core.undelivered() == 0;
+            if all && is_delivered && self.core.halted().is_none() {
                 return;
             }
             // A report that is never delivered: the producer is eventually replaced.
@@ -477,69 +498,10 @@ fn every_event_arrives_in_order_under_random_faults() {
     });
 }
 
-#[test]
-fn a_poison_event_halts_with_everything_before_it_delivered_and_nothing_after_it_confirmed() {
-    let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
-    let whose = (any::<prop::sample::Index>(), reasons);
-    let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
-    let name =
-        "a_poison_event_halts_with_everything_before_it_delivered_and_nothing_after_it_confirmed";
-    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, reason), steps)| {
-        let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
-        if all == 0 {
-            return;
-        }
-        let guilty = at.index(all);
-        let mut world = World::new(&sizes, budget_rows, Some((guilty, reason)));
-        for step in &steps {
-            world.step(step);
-        }
-        world.finish();
-        world.confirm();
-        world.judge_order();
-        let id = match world.core.halted() {
-            Some(Halt::Poison { poison, .. }) => poison.id.clone().unwrap_or_default(),
-            other => panic!("not halted: {other:?}"),
-        };
-        assert_eq!(id, guilty.to_string());
-        let is_there = |event: usize| world.broker.appended.contains(&event);
-        assert!((0..guilty).all(is_there), "something before it is not delivered");
-        assert!(!is_there(guilty), "it was not delivered");
-    });
-}
-
-#[test]
-fn a_diverted_event_does_not_block_others() {
-    let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
-    let policies = prop_oneof![Just(Policy::DeadLetter), Just(Policy::Skip)];
-    let whose = (any::<prop::sample::Index>(), reasons, policies);
-    let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
-    let name = "a_diverted_event_does_not_block_others";
-    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, reason, policy), steps)| {
-        let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
-        if all == 0 {
-            return;
-        }
-        let guilty = at.index(all);
-        let mut world = World::with_policy(policy, &sizes, budget_rows, Some((guilty, reason)));
-        for step in &steps {
-            world.step(step);
-        }
-        world.finish();
-        world.confirm();
-        world.judge_order();
-        let missing = (0..all).filter(|event| !world.broker.appended.contains(event));
-        let expected = if policy == Policy::Skip { vec![guilty] } else { vec![] };
-        assert_eq!(missing.collect::<Vec<_>>(), expected, "I5: something is missing");
-        assert_eq!(world.core.flush_lsn(), world.end(), "I4: the flush LSN stays behind");
-        let in_its_topic = world.broker.log.values().flatten().any(|(_, event)| *event == guilty);
-        assert!(!in_its_topic, "it was delivered");
-    });
-}
-
 fn policies(policy: Policy) -> Policies {
     Policies {
         too_large: policy,
+        refused: policy,
         missing_field: policy,
         dead_letter_topic: DEAD.to_owned(),
         ..Policies::default()

@@ -2,7 +2,7 @@
 
 use super::halt::{EventOrigin, Halt};
 use super::isolation::{IsolatedRecord, Isolation};
-use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken};
+use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal, Taken};
 use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, Outbox};
 use crate::pgoutput::{Insert, Message};
@@ -48,6 +48,9 @@ impl Core {
                 self.count_event();
                 Ok(Taken::Yes)
             }
+            (Some(event), _) if self.is_probed(position) => {
+                self.probe(message, event, position, outlet)
+            }
             (Some(Ok(event)), _) => self.publish(message, &event, outlet),
             (Some(Err(error)), Message::Logical(logical)) => {
                 let event = Outbox::unread(logical, position, commit_time);
@@ -80,15 +83,23 @@ impl Core {
         };
         match offered {
             Offered::Taken { weight, isolated } => {
-                let isolated_record = isolated.map(|topic| {
-                    IsolatedRecord::new(seq, self.origin(message), event, topic, false)
+                let isolated_record = isolated.map(|place| {
+                    IsolatedRecord::new(seq, self.origin(message), event, place, false)
                 });
-                self.produced(event, weight, isolated_record)?;
+                self.produced(event.position, weight, isolated_record)?;
                 self.ordinary = Some(seq);
                 self.count_dropped_headers(message, event);
                 Ok(Taken::Yes)
             }
             Offered::Full => Ok(Taken::NotYet),
+            Offered::Suspect { refusal, isolated } => {
+                let isolated_record = isolated.map(|place| {
+                    IsolatedRecord::new(seq, self.origin(message), event, place, false)
+                });
+                self.produced(event.position, 0, isolated_record)?;
+                self.suspected(seq, &refusal);
+                Ok(Taken::Yes)
+            }
             Offered::Broken(reason) => {
                 self.ask_for_replay(&reason);
                 Ok(Taken::Yes)
@@ -158,13 +169,21 @@ impl Core {
         match offered {
             Offered::Taken { weight, isolated } => {
                 let isolated_record = isolated
-                    .map(|topic| IsolatedRecord::new(seq, origin.clone(), event, topic, true));
-                self.produced(event, weight, isolated_record)?;
+                    .map(|place| IsolatedRecord::new(seq, origin.clone(), event, place, true));
+                self.produced(event.position, weight, isolated_record)?;
+                self.note_letter(seq);
                 self.counters.dead_letters += 1;
                 self.diverted.push(Diverted { origin, poison, topic: Some(topic) });
                 Ok(Taken::Yes)
             }
             Offered::Full => Ok(Taken::NotYet),
+            Offered::Suspect { refusal, isolated } => {
+                let isolated_record =
+                    isolated.map(|place| IsolatedRecord::new(seq, origin, event, place, true));
+                self.produced(event.position, 0, isolated_record)?;
+                self.suspected(seq, &refusal);
+                Ok(Taken::Yes)
+            }
             Offered::Broken(reason) => {
                 self.ask_for_replay(&reason);
                 Ok(Taken::Yes)
@@ -177,13 +196,13 @@ impl Core {
     }
 
     /// Records that the outlet took the event's record, or its dead letter.
-    fn produced(
+    pub(super) fn produced(
         &mut self,
-        event: &Event<'_>,
+        position: EventPosition,
         weight: u64,
         isolated_record: Option<IsolatedRecord>,
     ) -> Result<(), StreamError> {
-        self.ledger.produce(event.position.ordinal, weight)?;
+        self.ledger.produce(position.ordinal, weight)?;
         self.note_produced(weight);
         self.count_event();
         if let Some(isolation) = self.isolation.as_mut().filter(|_| isolated_record.is_some()) {
@@ -218,7 +237,7 @@ impl Core {
         self.count_ordinal();
     }
 
-    fn count_ordinal(&mut self) {
+    pub(super) fn count_ordinal(&mut self) {
         if let Some(transaction) = &mut self.transaction {
             transaction.next_ordinal += 1;
         }
@@ -226,29 +245,38 @@ impl Core {
 }
 
 /// The outlet's response to a record.
-enum Offered {
-    /// Taken, with the record's weight, and its topic if it is isolated.
+pub(super) enum Offered {
+    /// Taken, with the record's weight, and its topic and lane if it is isolated.
     Taken {
         weight: u64,
-        isolated: Option<String>,
+        isolated: Option<(String, Option<u64>)>,
     },
     /// The outlet is full for now.
     Full,
     Refused(Poison),
+    Suspect {
+        refusal: Refusal,
+        isolated: Option<(String, Option<u64>)>,
+    },
     Broken(String),
 }
 
-fn offer(
+pub(super) fn offer(
     record: &Record<'_>,
     seq: Seq,
     event: &Event<'_>,
     isolated: bool,
     outlet: &mut impl Outlet,
 ) -> Offered {
-    match outlet.produce(seq, event.position, record) {
+    let produced = outlet.produce(seq, event.position, record);
+    match produced {
         Ok(()) => Offered::Taken {
             weight: record.bytes() as u64 + RECORD_OVERHEAD_BYTES,
-            isolated: isolated.then(|| record.topic.to_owned()),
+            isolated: isolated.then(|| (record.topic.to_owned(), outlet.lane(record))),
+        },
+        Err(ProduceError::Suspect(refusal)) => Offered::Suspect {
+            refusal,
+            isolated: isolated.then(|| (record.topic.to_owned(), outlet.lane(record))),
         },
         Err(ProduceError::Full) => Offered::Full,
         Err(ProduceError::Refused(refusal)) => {

@@ -5,7 +5,8 @@ use crate::outbox::{ColumnNames, OutboxConfig, TableName};
 use crate::outlet::Ground;
 use crate::pgoutput::encode::texts;
 use crate::pgoutput::{Column, Commit, Insert, LogicalMessage, Oid, Relation};
-use crate::record::{Record, RecordConfig};
+use crate::position::EventPosition;
+use crate::record::{Policy, Record, RecordConfig};
 
 pub(super) const TABLE: Oid = 7;
 
@@ -43,7 +44,7 @@ pub(super) fn insert_into(relation: Oid, event: usize) -> Message {
     Message::Insert(Insert { relation, tuple: texts(&row) })
 }
 
-fn insert(event: usize) -> Message {
+pub(super) fn insert(event: usize) -> Message {
     insert_into(TABLE, event)
 }
 
@@ -57,6 +58,11 @@ pub(super) fn too_large() -> Refusal {
     Refusal { ground: Ground::Size, may_pass: false, reason: "too large".to_owned() }
 }
 
+/// An answer that may be about the record, or about everything.
+pub(super) fn ambiguous() -> Refusal {
+    Refusal { ground: Ground::Other, may_pass: false, reason: "forbidden".to_owned() }
+}
+
 /// A sink that takes everything and reports nothing.
 #[derive(Default)]
 struct Silent(Vec<Seq>);
@@ -68,7 +74,7 @@ impl Outlet for Silent {
     }
 }
 
-fn begun(core: &mut Core, outlet: &mut Silent) {
+pub(super) fn begun(core: &mut Core, outlet: &mut impl Outlet) {
     core.connected(Lsn::new(1), &[relation().into()]);
     let begin = Begin { commit_lsn: Lsn::new(10), commit_time: PgTimestamp::default(), xid: 1 };
     assert_eq!(core.receive(&Message::Begin(begin), outlet), Ok(Taken::Yes));

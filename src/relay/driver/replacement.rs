@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{BACKOFF_LIMIT, Relay};
 use crate::lsn::Lsn;
 use crate::relay::backoff::{Backoff, backoff, wait_until};
+use crate::relay::core::Probing;
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::Source;
+
+/// How long the relay looks for an event to probe with while a suspect waits. Each time that none was
+/// accepted it is doubled, up to the maximum.
+const PROBE_WAIT: Duration = Duration::from_secs(1);
+const PROBE_WAIT_MAX: Duration = Duration::from_secs(16);
 
 /// The cause of a replay if no other is known.
 pub(super) const BROKEN: &str = "broken";
@@ -24,16 +30,18 @@ pub(super) struct ReplayState {
     progress: Option<Progress>,
     /// The LSN up to which everything was received before the last replay.
     received: Lsn,
+    /// Since when an event to probe with is looked for.
+    probing: Option<(Probing, Instant)>,
 }
 
-/// The flush LSN, and how many records were permanently rejected. If neither has increased since
-/// the last replay, the next one waits longer.
+/// The flush LSN, and how much was found out about failed records. If neither has increased since the
+/// last replay, the next one waits longer.
 type Progress = (Lsn, u64);
 
 impl Default for ReplayState {
     fn default() -> Self {
         let delay = backoff(BACKOFF_LIMIT);
-        Self { cause: BROKEN, delay, progress: None, received: Lsn::ZERO }
+        Self { cause: BROKEN, delay, progress: None, received: Lsn::ZERO, probing: None }
     }
 }
 
@@ -55,13 +63,25 @@ impl ReplayState {
 }
 
 impl<P: Source, S: Sink> Relay<P, S> {
+    /// Has the suspect tried again if nothing to probe with was found in time.
+    pub(super) fn check_probing(&mut self) {
+        let looks = self.core.looks_for_probe();
+        let known = self.replay.probing.filter(|(known, _)| Some(*known) == looks);
+        self.replay.probing = known.or(looks.map(|looks| (looks, Instant::now())));
+        let Some((Probing { in_vain, .. }, since)) = self.replay.probing else { return };
+        let wait = PROBE_WAIT.saturating_mul(1 << in_vain.min(10)).min(PROBE_WAIT_MAX);
+        if since.elapsed() >= wait {
+            self.core.end_probing();
+        }
+    }
+
     /// Replaces the producer and prepares a replay from the flush LSN; returns false if the relay
     /// stops first.
     pub(super) async fn replay(&mut self) -> Result<bool, RelayError> {
         let cause = std::mem::replace(&mut self.replay.cause, BROKEN);
         self.diagnostics.stats.metrics.reconnected(self.sink.peer().label, cause);
         let from = self.core.confirmable();
-        let delay = self.replay.begin((from, self.core.quarantined()), self.core.resume_at());
+        let delay = self.replay.begin((from, self.core.verdicts()), self.core.resume_at());
         let reason = self.core.wants_replay().unwrap_or("requested");
         self.diagnostics.event_log.replay(reason, from, delay, self.delivery.delivered);
         Ok(self.replace_producer().await? && self.settle_during(sleep(delay)).await?.is_some())

@@ -96,7 +96,9 @@ impl Spans {
             match &report.outcome {
                 Outcome::Delivered => {}
                 Outcome::Lost(reason) => batch.failure = Some(reason.clone()),
-                Outcome::Refused(refusal) => batch.failure = Some(refusal.reason.clone()),
+                Outcome::Refused(refusal) | Outcome::Suspect(refusal) => {
+                    batch.failure = Some(refusal.reason.clone())
+                }
                 Outcome::Purged => batch.failure = Some("purged with its producer".to_owned()),
             }
         }

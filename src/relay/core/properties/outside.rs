@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::super::tests::{TABLE, insert_into, relation_of, too_large};
 use super::super::*;
 use crate::pgoutput::{LogicalMessage, Oid, Relation, TypeName};
+use crate::position::EventPosition;
 use crate::record::Record;
 
 /// The second outbox table, and a table that is not an outbox.
@@ -35,6 +36,8 @@ pub(super) enum Guilt {
     RefusedHere,
     /// It has no key.
     Keyless,
+    /// The broker answers what it answers if it refuses everything.
+    Suspect,
 }
 
 pub(super) fn history(sizes: &[u16]) -> Vec<Past> {
@@ -86,6 +89,8 @@ pub(super) struct Broker {
     /// Partitions that accept nothing more from this producer.
     pub(super) stopped: BTreeSet<usize>,
     pub(super) full: bool,
+    /// Nothing is appended, for a reason that may be each record's.
+    pub(super) refuses_all: bool,
     /// The last event produced since the core was created.
     pub(super) furthest: Option<usize>,
     /// The events that this producer was given.

@@ -69,6 +69,7 @@ impl KafkaSink {
                     break;
                 }
                 Err(ProduceError::Refused(refusal)) => Outcome::Refused(refusal),
+                Err(ProduceError::Suspect(refusal)) => Outcome::Suspect(refusal),
                 Err(ProduceError::Broken(reason)) => Outcome::Lost(reason),
             };
             self.held.has_failed = true;

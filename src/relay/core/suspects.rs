@@ -1,0 +1,292 @@
+//! Whose fault is it: the event's, or the destination's? One rule for all destinations.
+//!
+//! A record whose answer may be about the record or about everything is a suspect. It is produced
+//! again alone. It is the event's fault only if it is refused alone twice, and the destination has
+//! accepted another event in between. If none was accepted, however often it is refused, the
+//! destination is at fault, or its configuration: nothing is diverted, and the suspect is tried
+//! again.
+//!
+//! Where no other event comes before the suspect in a replay, those after it are tried as probes,
+//! every other time: a replay with a new producer reads the suspect without producing it, and produces the
+//! following events, one at a time, until one is accepted. None may be one that has to come after
+//! the suspect, or after another probe that failed ([`Outlet::lane`]). A production that has failed
+//! stands for the suspect in the ledger, so the flush LSN cannot pass it. Then everything from the
+//! flush LSN on is read again, and the suspect is produced alone; the accepted probe is repeated.
+//!
+//! Events say nothing about a dead letter, which goes elsewhere: that is at fault if other dead letters
+//! are accepted.
+//!
+//! A destination where all events have one order cannot be probed. There the sink has to find out
+//! itself, and report a rejection.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::isolation::Isolation;
+use super::publish::{Offered, offer};
+use super::{Core, Outlet, Taken};
+use crate::ledger::{Seq, StreamError};
+use crate::outbox::{Event, EventError};
+use crate::pgoutput::Message;
+use crate::position::EventPosition;
+use crate::record::Policy;
+
+/// How many probes are produced the first time. Each time that none is accepted, it is doubled.
+const PROBES: u32 = 16;
+
+/// How often it is doubled.
+const DOUBLINGS_MAX: u32 = 8;
+
+/// What is known of a suspect.
+#[derive(Debug, Default)]
+pub(super) struct Suspicion {
+    /// Whether another event was accepted since it was refused alone.
+    is_other_accepted: bool,
+    /// Whether it is a dead letter: only others of those are evidence then.
+    is_letter: bool,
+    /// The dead letters produced since: they are no evidence about events.
+    letters: Vec<Seq>,
+    /// The lanes of the suspect and of failed probes: nothing may be produced there.
+    lanes: HashSet<u64>,
+    round: Round,
+    /// How often probing was in vain.
+    in_vain: u32,
+    /// The refused probes: suspects too.
+    others: VecDeque<EventPosition>,
+    /// Why the suspect is not delivered, for the log.
+    outage: String,
+}
+
+#[derive(Debug, Default)]
+enum Round {
+    /// The suspect is produced alone.
+    #[default]
+    Alone,
+    /// Others are produced, once the suspect is read.
+    Probing,
+    /// The suspect was read.
+    Past { probes: u32, in_flight: Option<Probe> },
+}
+
+/// A probe in flight.
+#[derive(Debug)]
+struct Probe {
+    seq: Seq,
+    position: EventPosition,
+    lane: u64,
+}
+
+/// Probing, for the driver's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probing {
+    /// Changes with each probe.
+    pub next: Seq,
+    /// How often probing was in vain before.
+    pub in_vain: u32,
+}
+
+impl Suspicion {
+    pub(super) fn of(is_letter: bool) -> Self {
+        Self { is_letter, ..Self::default() }
+    }
+
+    pub(super) fn is_other_accepted(&self) -> bool {
+        self.is_other_accepted
+    }
+
+    /// Produces others in the next replay.
+    pub(super) fn probe(&mut self, lane: u64, outage: String) {
+        self.lanes = HashSet::from([lane]);
+        self.others.clear();
+        self.outage = outage;
+        self.round = Round::Probing;
+    }
+
+    /// The next suspect: a probe that was refused before another event was accepted.
+    pub(super) fn next(mut self) -> Option<Isolation> {
+        let position = self.others.pop_front()?;
+        self.round = Round::Alone;
+        Some(Isolation { suspicion: Some(self), ..Isolation::at(position) })
+    }
+
+    /// How many probes may be produced in this round.
+    fn probes_max(&self) -> u32 {
+        PROBES << self.in_vain.min(DOUBLINGS_MAX)
+    }
+}
+
+impl Core {
+    /// Whether the suspect was read, and others are produced instead.
+    pub(super) fn is_probing(&self) -> bool {
+        self.suspicion().is_some_and(|one| matches!(one.round, Round::Past { .. }))
+    }
+
+    /// Whether walpost looks for an event to probe with, and none is in flight: after some time call
+    /// [`Core::end_probing`].
+    pub fn looks_for_probe(&self) -> Option<Probing> {
+        let one = self.suspicion()?;
+        let is_looking = matches!(one.round, Round::Past { in_flight: None, .. });
+        (is_looking && self.replay.is_none())
+            .then(|| Probing { next: self.ledger.next_seq(), in_vain: one.in_vain })
+    }
+
+    /// Ends the search: the suspect is tried again.
+    pub fn end_probing(&mut self) {
+        if let Some(one) = self.suspicion_mut()
+            && let Round::Past { .. } = one.round
+        {
+            one.round = Round::Alone;
+            one.in_vain += 1;
+            let outage = one.outage.clone();
+            self.ask_for_replay(&outage);
+        }
+    }
+
+    /// Whether the event at this position is the suspect to pass over, or one behind it to probe with.
+    pub(super) fn is_probed(&self, position: EventPosition) -> bool {
+        let Some(isolation) = &self.isolation else { return false };
+        match isolation.suspicion.as_ref().map(|one| &one.round) {
+            Some(Round::Probing) => position == isolation.position,
+            Some(Round::Past { .. }) => true,
+            Some(Round::Alone) | None => false,
+        }
+    }
+
+    /// Passes over the suspect, or produces an event behind it if it may be a probe.
+    pub(super) fn probe(
+        &mut self,
+        message: &Message,
+        event: Result<Event<'_>, EventError>,
+        position: EventPosition,
+        outlet: &mut impl Outlet,
+    ) -> Result<Taken, StreamError> {
+        if !self.is_probing() {
+            return self.pass_over_suspect(position.ordinal);
+        }
+        let offered = self.offer_probe(message, event, position, outlet);
+        match offered {
+            // Its policy is to halt: nothing behind it may be published.
+            Some(Offered::Refused(poison)) if self.policies.of(&poison.cause) == Policy::Halt => {
+                self.end_probing();
+            }
+            Some(Offered::Full) => return Ok(Taken::NotYet),
+            Some(Offered::Broken(reason)) => self.ask_for_replay(&reason),
+            Some(Offered::Taken { weight, .. }) => {
+                self.produced(position, weight, None)?;
+                return Ok(Taken::Yes);
+            }
+            Some(Offered::Suspect { refusal, .. }) => {
+                let seq = self.ledger.next_seq();
+                self.produced(position, 0, None)?;
+                self.suspected(seq, &refusal);
+                return Ok(Taken::Yes);
+            }
+            Some(Offered::Refused(_)) | None => {}
+        }
+        self.count_ordinal();
+        Ok(Taken::Yes)
+    }
+
+    /// The suspect's transaction is undelivered until the next replay.
+    fn pass_over_suspect(&mut self, ordinal: u32) -> Result<Taken, StreamError> {
+        let seq = self.ledger.produce(ordinal, 0)?;
+        self.ledger.failed(seq);
+        self.count_ordinal();
+        if let Some(one) = self.suspicion_mut() {
+            one.round = Round::Past { probes: 0, in_flight: None };
+        }
+        Ok(Taken::Yes)
+    }
+
+    /// Offers the event to the outlet; `None` if it is no probe.
+    fn offer_probe(
+        &mut self,
+        message: &Message,
+        event: Result<Event<'_>, EventError>,
+        position: EventPosition,
+        outlet: &mut impl Outlet,
+    ) -> Option<Offered> {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) if matches!(message, Message::Logical(_)) => {
+                return Some(Offered::Refused(error.into()));
+            }
+            Err(_) => {
+                self.end_probing();
+                return None;
+            }
+        };
+        if self.quarantine.of(position).is_some() {
+            return None;
+        }
+        let seq = self.ledger.next_seq();
+        let record = match self.router.route(&event) {
+            Ok(record) => record,
+            Err(poison) => return Some(Offered::Refused(poison)),
+        };
+        let one = self.isolation.as_mut()?.suspicion.as_mut()?;
+        let lane = outlet.lane(&record).filter(|lane| !one.lanes.contains(lane))?;
+        let offered = offer(&record, seq, &event, false, outlet);
+        if let (
+            Offered::Taken { .. } | Offered::Suspect { .. },
+            Round::Past { probes, in_flight },
+        ) = (&offered, &mut one.round)
+        {
+            *probes += 1;
+            *in_flight = Some(Probe { seq, position, lane });
+        }
+        Some(offered)
+    }
+
+    /// The destination accepted production `seq`, which is not the suspect. Nothing was in flight when
+    /// that was refused.
+    pub(super) fn other_accepted(&mut self, seq: Seq) {
+        let Some(one) = self.suspicion_mut() else { return };
+        if one.letters.contains(&seq) != one.is_letter {
+            return;
+        }
+        one.is_other_accepted = true;
+        let round = std::mem::replace(&mut one.round, Round::Alone);
+        if let Round::Past { .. } = round {
+            let outage = one.outage.clone();
+            self.verdicts += 1;
+            self.ask_for_replay(&outage);
+        }
+    }
+
+    /// Records that production `seq` failed, if it is a probe: returns false if it is not.
+    pub(super) fn probe_failed(&mut self, seq: Seq, is_suspect: bool) -> bool {
+        let Some(one) = self.suspicion_mut() else { return false };
+        let probes_max = one.probes_max();
+        let Round::Past { probes, in_flight } = &mut one.round else { return false };
+        let Some(Probe { position, lane, .. }) = in_flight.take_if(|probe| probe.seq == seq) else {
+            return false;
+        };
+        let is_last = *probes >= probes_max;
+        one.lanes.insert(lane);
+        if is_suspect {
+            one.others.push_back(position);
+        }
+        if is_last {
+            self.end_probing();
+        }
+        true
+    }
+
+    /// Records that production `seq` is a dead letter.
+    pub(super) fn note_letter(&mut self, seq: Seq) {
+        if let Some(one) = self.suspicion_mut() {
+            one.letters.push(seq);
+        }
+    }
+
+    fn suspicion(&self) -> Option<&Suspicion> {
+        self.isolation.as_ref()?.suspicion.as_ref()
+    }
+
+    fn suspicion_mut(&mut self) -> Option<&mut Suspicion> {
+        self.isolation.as_mut()?.suspicion.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests;

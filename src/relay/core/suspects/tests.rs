@@ -1,0 +1,240 @@
+//! A destination that refuses each record that a closure names, and accepts the others.
+
+use super::super::tests::{ambiguous, begun, insert, new_core};
+use super::super::*;
+use super::PROBES;
+use crate::outlet::{Ground, hash};
+use crate::pgoutput::{Commit, Message};
+use crate::position::EventPosition;
+use crate::record::{Policy, Record};
+
+/// Takes everything; what is in flight, with its event, and whether it is a dead letter.
+#[derive(Default)]
+struct Destination {
+    in_flight: Vec<(Seq, usize, bool)>,
+    has_one_order: bool,
+}
+
+const DEAD: &str = Policies::DEAD_LETTER_TOPIC;
+
+impl Outlet for Destination {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        let event = position.ordinal as usize;
+        self.in_flight.push((seq, event, record.topic == DEAD));
+        Ok(())
+    }
+
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        (!self.has_one_order).then(|| hash(&(record.topic, record.key)))
+    }
+}
+
+/// What one replay did.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Round {
+    accepted: Vec<usize>,
+    refused: Vec<usize>,
+}
+
+/// Offers the events of one transaction until a replay is requested or all are read.
+fn round(
+    core: &mut Core,
+    to: &mut Destination,
+    events: usize,
+    answer: &impl Fn(usize, bool) -> Option<Refusal>,
+) -> Round {
+    let mut round = Round::default();
+    core.producer_replaced();
+    to.in_flight.clear();
+    begun(core, to);
+    let mut next = 0;
+    for _ in 0..10_000 {
+        for (seq, event, is_letter) in std::mem::take(&mut to.in_flight) {
+            match answer(event, is_letter) {
+                None => {
+                    core.delivered(seq);
+                    round.accepted.push(event);
+                }
+                Some(refusal) => {
+                    core.suspected(seq, &refusal);
+                    round.refused.push(event);
+                }
+            }
+        }
+        if core.wants_replay().is_some() || core.halted().is_some() {
+            return round;
+        }
+        if next < events && core.wants_input() {
+            if core.receive(&insert(next), to) == Ok(Taken::Yes) {
+                next += 1;
+            }
+        } else if next == events && to.in_flight.is_empty() {
+            if core.looks_for_probe().is_none() {
+                return round;
+            }
+            core.end_probing();
+        }
+    }
+    panic!("it does not end: {core:?}")
+}
+
+fn core_with(policy: Policy) -> Core {
+    let missing_topic = (policy != Policy::Halt).then_some(policy);
+    let policies = Policies { refused: policy, missing_topic, ..Policies::default() };
+    new_core(1 << 20).with_policies(policies)
+}
+
+fn refuses(guilty: usize) -> impl Fn(usize, bool) -> Option<Refusal> {
+    move |event, _| (event == guilty).then(ambiguous)
+}
+
+#[test]
+fn the_first_event_after_a_start_is_at_fault_once_another_is_accepted() {
+    for policy in [Policy::Skip, Policy::Halt] {
+        let (mut core, mut to) = (core_with(policy), Destination::default());
+        let answer = refuses(0);
+        assert!(round(&mut core, &mut to, 3, &answer).refused.contains(&0), "among the others");
+        let alone = Round { accepted: vec![], refused: vec![0] };
+        assert_eq!(round(&mut core, &mut to, 3, &answer), alone);
+        let why = core.wants_replay().expect("it is tried again");
+        assert!(
+            why.contains("000000000000000A/00000000 (id 0)") && why.contains("forbidden"),
+            "{why}"
+        );
+        // One probe is enough; after that it is tried alone again.
+        let probed = Round { accepted: vec![1], refused: vec![] };
+        assert_eq!(round(&mut core, &mut to, 3, &answer), probed);
+        assert_eq!(core.counters().skipped, 0);
+        assert_eq!(round(&mut core, &mut to, 3, &answer), alone);
+        if policy == Policy::Halt {
+            assert!(core.halted().is_some() && core.is_drained());
+            continue;
+        }
+        assert_eq!(round(&mut core, &mut to, 3, &answer).accepted, [1, 2]);
+        assert_eq!(core.counters().skipped, 1);
+    }
+}
+
+#[test]
+fn an_event_before_the_suspect_is_evidence_without_probes() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    let answer = refuses(1);
+    for _ in 0..2 {
+        assert_eq!(round(&mut core, &mut to, 3, &answer).accepted.first(), Some(&0));
+    }
+    assert_eq!(core.counters().skipped, 0);
+    let again = Round { accepted: vec![0], refused: vec![1] };
+    assert_eq!(round(&mut core, &mut to, 3, &answer), again);
+    round(&mut core, &mut to, 3, &answer);
+    assert_eq!(core.counters().skipped, 1);
+}
+
+#[test]
+fn while_everything_is_refused_nothing_is_diverted_and_probes_are_bounded() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    let refuse_all = |_: usize, _: bool| Some(ambiguous());
+    for number in 0..40 {
+        let Round { accepted, refused } = round(&mut core, &mut to, 100, &refuse_all);
+        assert!(accepted.is_empty() && core.halted().is_none(), "{number}");
+        // A key is probed with once, and there are five; the first is the suspect's.
+        assert!(number == 0 || refused == [0] || refused == [1, 2, 3, 4], "{number}: {refused:?}");
+        assert!(number == 0 || refused.len() <= PROBES as usize);
+    }
+    assert_eq!((core.counters().skipped, core.flush_lsn()), (0, Lsn::new(1)));
+    // It recovers while others are probed: the suspect was not at fault.
+    let accept_all = |_: usize, _: bool| None;
+    for _ in 0..3 {
+        round(&mut core, &mut to, 3, &accept_all);
+    }
+    assert!(!core.is_isolating() && core.counters().skipped == 0 && core.undelivered() == 0);
+}
+
+#[test]
+fn refused_probes_are_the_next_suspects() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    // Of five keys one has nothing to hide.
+    let answer = |event: usize, _: bool| (event != 4).then(ambiguous);
+    let mut rounds = 0;
+    while core.counters().skipped < 4 || core.wants_replay().is_some() {
+        round(&mut core, &mut to, 5, &answer);
+        rounds += 1;
+        assert!(rounds < 20, "{core:?}");
+    }
+    // Among others, alone, probes; one for each suspect; and the last.
+    assert!(rounds <= 3 + 4 + 1, "{rounds}");
+}
+
+#[test]
+fn a_missing_topic_is_waited_for_by_default() {
+    let (mut core, mut to) = (core_with(Policy::Halt), Destination::default());
+    let missing = Refusal { ground: Ground::MissingTopic, ..ambiguous() };
+    let answer = |event: usize, _: bool| (event == 1).then(|| missing.clone());
+    for _ in 0..10 {
+        round(&mut core, &mut to, 3, &answer);
+        assert!(core.halted().is_none() && core.wants_replay().is_some());
+    }
+}
+
+#[test]
+fn where_all_events_have_one_order_the_sink_decides() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    to.has_one_order = true;
+    for _ in 0..10 {
+        let Round { refused, .. } = round(&mut core, &mut to, 3, &refuses(1));
+        assert_eq!((refused.last(), core.counters().skipped), (Some(&1), 0));
+    }
+    core.producer_replaced();
+    to.in_flight.clear();
+    begun(&mut core, &mut to);
+    for event in 0..2 {
+        assert_eq!(core.receive(&insert(event), &mut to), Ok(Taken::Yes));
+        let (seq, ..) = to.in_flight[event];
+        if event == 0 { core.delivered(seq) } else { core.refused(seq, &ambiguous()) }
+    }
+    round(&mut core, &mut to, 3, &|_, _| None);
+    assert_eq!(core.counters().skipped, 1);
+}
+
+#[test]
+fn events_are_no_evidence_against_a_dead_letter() {
+    let (mut core, mut to) = (core_with(Policy::DeadLetter), Destination::default());
+    let answer = |event: usize, is_letter: bool| (is_letter || event == 1).then(ambiguous);
+    for _ in 0..20 {
+        round(&mut core, &mut to, 3, &answer);
+        assert!(core.halted().is_none(), "{:?}", core.halted());
+    }
+    assert!(core.counters().dead_letters > 0);
+    for _ in 0..3 {
+        round(&mut core, &mut to, 3, &refuses(usize::MAX));
+    }
+    assert_eq!(core.undelivered(), 0);
+}
+
+#[test]
+fn nothing_is_confirmed_past_a_suspect_that_was_passed_over() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    for _ in 0..2 {
+        round(&mut core, &mut to, 1, &refuses(0));
+    }
+    core.producer_replaced();
+    begun(&mut core, &mut to);
+    assert_eq!(core.receive(&insert(0), &mut to), Ok(Taken::Yes));
+    assert!(core.looks_for_probe().is_some() && core.undelivered() == 1);
+    let commit = Commit {
+        commit_lsn: Lsn::new(10),
+        end_lsn: Lsn::new(12),
+        commit_time: PgTimestamp::default(),
+    };
+    assert_eq!(core.receive(&Message::Commit(commit), &mut to), Ok(Taken::Yes));
+    core.keepalive(Lsn::new(500));
+    assert_eq!(core.flush_lsn(), Lsn::new(1));
+    core.session_lost();
+    assert!(core.wants_replay().is_some(), "events that were passed over have to be read again");
+    core.drain();
+    assert!(core.is_drained() && core.flush_lsn() == Lsn::new(1));
+}
