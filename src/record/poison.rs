@@ -47,12 +47,12 @@ pub enum Cause {
         /// The error message, and the remedy.
         why: String,
     },
-    /// The topic does not exist, and walpost is not configured to wait for it.
-    #[error("topic `{}` does not exist; {}", excerpt(topic), excerpt(why))]
+    /// The topic does not exist, or walpost may not publish to it, and it is not configured to wait.
+    #[error("{}", excerpt(why))]
     MissingTopic {
         /// The topic for which it was intended.
         topic: String,
-        /// The remedy.
+        /// The topic, which of them, and the remedy.
         why: String,
     },
     /// The broker permanently rejects the record, for a reason other than its size.

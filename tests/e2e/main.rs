@@ -62,6 +62,7 @@ mod standby;
 mod startup_errors;
 mod state_history;
 mod state_topic;
+mod suspects;
 mod tables;
 mod topics;
 #[cfg(feature = "traces")]

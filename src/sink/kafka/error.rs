@@ -14,13 +14,25 @@ use crate::sink::Outcome;
 pub(crate) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
     match error.rdkafka_error_code() {
         None => Outcome::Lost(error.to_string()),
-        Some(code) if is_refusal(code) => Outcome::Refused(refusal(code)),
         Some(Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee) => {
             Outcome::Purged
         }
-        // The default for every other code, also for one that this version does not know: the
-        // record is produced again, and nothing is given up.
-        Some(code) => Outcome::Lost(reason(code, topic)),
+        Some(code) => outcome_of(code, topic, refusal),
+    }
+}
+
+/// Classifies a record that the client library did not queue.
+pub(crate) fn client_outcome(code: Code, topic: &str) -> Outcome {
+    outcome_of(code, topic, client_refusal)
+}
+
+fn outcome_of(code: Code, topic: &str, refusal: fn(Code) -> Refusal) -> Outcome {
+    match kind(code) {
+        // Also the default: the record is produced again, and nothing is given up.
+        FailureKind::Transient => Outcome::Lost(reason(code, topic)),
+        FailureKind::Unauthorized => Outcome::Suspect(unauthorized_topic(topic)),
+        FailureKind::Ambiguous => Outcome::Suspect(Refusal { may_pass: true, ..refusal(code) }),
+        FailureKind::Permanent => Outcome::Refused(refusal(code)),
     }
 }
 
@@ -29,18 +41,15 @@ pub(crate) fn code_name(error: &KafkaError) -> String {
     error.rdkafka_error_code().map_or_else(|| "Unknown".to_owned(), |code| format!("{code:?}"))
 }
 
-/// Whether the record itself causes the error.
-pub(crate) fn is_refusal(code: Code) -> bool {
-    kind(code) != FailureKind::Transient
-}
-
 /// What a failed production means for its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailureKind {
     /// Not caused by the record, or resolved without changing it: walpost retries without a limit.
     Transient,
-    /// Caused by the record, and perhaps temporary: walpost retries a few times.
-    MayPass,
+    /// The topic is at fault, or everything: which is not known.
+    Unauthorized,
+    /// Caused by the record, or by brokers and settings: which is not known. Perhaps temporary.
+    Ambiguous,
     /// Caused by the record, and permanent unless a setting changes: a retry fails again, and only
     /// delays the records that follow.
     Permanent,
@@ -61,13 +70,18 @@ enum FailureKind {
 /// - `InvalidTopic`: the name, or that it is one of Kafka's internal topics. Permanent.
 /// - `InvalidArgument`: librdkafka's own validation of the arguments. Permanent.
 /// - `PolicyViolation`: Kafka's brokers never return it for a production. Other servers with Kafka's
-///   protocol do, also for quotas, which are temporary. May be temporary.
+///   protocol do, also for quotas, which are temporary. Ambiguous.
+/// - `UnsupportedForMessageFormat`, `UnsupportedCompressionType`, `UnsupportedVersion`,
+///   `InvalidRequiredAcks`, `InvalidRequest`, `Unknown`: brokers or settings, or a record at which a
+///   broker fails. Ambiguous.
+/// - `TopicAuthorizationFailed`: an ACL of the topic is missing; where walpost's user may only see some
+///   topics, the answer is the same for one that does not exist. Unauthorized.
 /// - `InvalidMessage` (a wrong checksum): the bytes were damaged in transit or in memory. The next
 ///   attempt sends them again. Transient.
 /// - `UnknownTopicOrPartition`, `UnknownTopic`, `UnknownPartition`, `UnknownTopicId`: the topic can
 ///   be created, and partitions added. Transient.
-/// - `TopicAuthorizationFailed`, `ClusterAuthorizationFailed`, `Authentication`,
-///   `SaslAuthenticationFailed`, `SecurityDisabled`: ACLs and passwords can be restored. Transient.
+/// - `ClusterAuthorizationFailed`, `Authentication`, `SaslAuthenticationFailed`, `SecurityDisabled`: ACLs
+///   and passwords can be restored. Transient.
 /// - `NotEnoughReplicas`, `NotEnoughReplicasAfterAppend`, `LeaderNotAvailable`,
 ///   `NotLeaderForPartition`, `ReplicaNotAvailable`, `BrokerNotAvailable`, `KafkaStorageError`,
 ///   `LogDirNotFound`, `FencedLeaderEpoch`, `UnknownLeaderEpoch`, `ThrottlingQuotaExceeded`,
@@ -76,9 +90,6 @@ enum FailureKind {
 /// - `OutOfOrderSequenceNumber`, `DuplicateSequenceNumber`, `UnknownProducerId`,
 ///   `InvalidProducerEpoch`, `InvalidProducerIdMapping`, `ProducerFenced`: the producer's state; a
 ///   new producer has a new one. Transient.
-/// - `UnsupportedForMessageFormat`, `UnsupportedCompressionType`, `UnsupportedVersion`,
-///   `InvalidRequiredAcks`, `InvalidRequest`, `Unknown`: brokers or settings. They affect all
-///   records, so diverting a record would divert all of them. Transient.
 fn kind(code: Code) -> FailureKind {
     match code {
         _ if is_size_error(code) => FailureKind::Permanent,
@@ -86,7 +97,14 @@ fn kind(code: Code) -> FailureKind {
         | Code::InvalidRecord
         | Code::InvalidTopic
         | Code::InvalidArgument => FailureKind::Permanent,
-        Code::PolicyViolation => FailureKind::MayPass,
+        Code::TopicAuthorizationFailed => FailureKind::Unauthorized,
+        Code::PolicyViolation
+        | Code::UnsupportedForMessageFormat
+        | Code::UnsupportedCompressionType
+        | Code::UnsupportedVersion
+        | Code::InvalidRequiredAcks
+        | Code::InvalidRequest
+        | Code::Unknown => FailureKind::Ambiguous,
         // See above: an error is retried without a limit unless the record is known to cause it.
         _ => FailureKind::Transient,
     }
@@ -130,10 +148,9 @@ fn refusal(code: Code) -> Refusal {
         }
         Code::PolicyViolation => "change the policy of the brokers that forbids it",
         Code::InvalidTopic => "it is one of Kafka's internal topics, or its name is invalid",
-        _ => "remove its cause",
+        _ => "see the brokers' log, and remove its cause",
     };
-    let may_pass = kind(code) == FailureKind::MayPass;
-    Refusal { ground, may_pass, reason: format!("{code}; {fix}") }
+    Refusal { ground, may_pass: false, reason: format!("{code}; {fix}") }
 }
 
 /// The same of the client library, which takes nothing beyond its own limit.
@@ -151,7 +168,18 @@ pub(crate) fn client_refusal(code: Code) -> Refusal {
 
 /// That the topic is missing, where that is not waited for.
 pub(crate) fn missing_topic(topic: &str) -> Refusal {
-    Refusal { ground: Ground::MissingTopic, may_pass: false, reason: create(topic) }
+    let reason = format!("topic `{topic}` does not exist; {}", create(topic));
+    Refusal { ground: Ground::MissingTopic, may_pass: false, reason }
+}
+
+/// That walpost's user may not write to the topic, if it exists.
+fn unauthorized_topic(topic: &str) -> Refusal {
+    let reason = format!(
+        "walpost's user may not write to topic `{topic}`, or it does not exist \
+         (TopicAuthorizationFailed): give the user the ACL operations WRITE and DESCRIBE on topic \
+         {topic}, and create it if it does not exist"
+    );
+    Refusal { ground: Ground::MissingTopic, may_pass: false, reason }
 }
 
 fn create(topic: &str) -> String {
@@ -193,7 +221,7 @@ mod tests {
     use super::*;
 
     fn outcome_of(code: Code) -> Outcome {
-        outcome(&KafkaError::MessageProduction(code), "orders")
+        super::outcome(&KafkaError::MessageProduction(code), "orders")
     }
 
     #[test]
@@ -218,26 +246,43 @@ mod tests {
     }
 
     #[test]
-    fn what_time_cannot_change_is_refused_for_good() {
-        for (code, may_pass) in [
-            (Code::MessageSizeTooLarge, false),
-            (Code::InvalidTimestamp, false),
-            (Code::InvalidRecord, false),
-            (Code::InvalidTopic, false),
-            (Code::PolicyViolation, true),
+    fn only_what_is_known_to_be_about_the_record_is_refused_for_good() {
+        for code in [
+            Code::MessageSizeTooLarge,
+            Code::InvalidTimestamp,
+            Code::InvalidRecord,
+            Code::InvalidTopic,
         ] {
             let Outcome::Refused(refusal) = outcome_of(code) else { panic!("{code} is a refusal") };
-            assert_eq!(refusal.may_pass, may_pass, "{code}");
+            assert!(!refusal.may_pass, "{code}");
+        }
+        for (code, ground, may_pass) in [
+            (Code::TopicAuthorizationFailed, Ground::MissingTopic, false),
+            (Code::PolicyViolation, Ground::Other, true),
+            (Code::UnsupportedForMessageFormat, Ground::Other, true),
+            (Code::Unknown, Ground::Other, true),
+        ] {
+            let Outcome::Suspect(refusal) = outcome_of(code) else { panic!("{code} is ambiguous") };
+            assert_eq!((refusal.ground, refusal.may_pass), (ground, may_pass), "{code}");
+            assert!(matches!(client_outcome(code, "orders"), Outcome::Suspect(_)), "{code}");
         }
         for code in [
             Code::InvalidMessage,
-            Code::TopicAuthorizationFailed,
+            Code::ClusterAuthorizationFailed,
             Code::NotEnoughReplicas,
             Code::OutOfOrderSequenceNumber,
-            Code::UnsupportedForMessageFormat,
-            Code::Unknown,
         ] {
             assert!(matches!(outcome_of(code), Outcome::Lost(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_topic_that_walpost_may_not_write_to_is_named_with_the_fix() {
+        let Outcome::Suspect(refusal) = outcome_of(Code::TopicAuthorizationFailed) else {
+            panic!("it may be each topic, or all")
+        };
+        for part in ["topic `orders`, or it does not exist", "WRITE and DESCRIBE on topic orders"] {
+            assert!(refusal.reason.contains(part), "{}", refusal.reason);
         }
     }
 

@@ -59,7 +59,7 @@ use super::{diagnostics, error};
 use crate::crash_points;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
-use crate::outlet::{Outlet, ProduceError, Refusal};
+use crate::outlet::{Outlet, ProduceError, Refusal, hash};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::{Condition, Outcome, Report, Sink, SinkError};
@@ -212,7 +212,7 @@ impl KafkaSink {
         }
         pool.send(record, key, opaque).map_err(|(error, fatal)| {
             let reported = produce_error(&error, fatal.as_ref(), record.topic);
-            if matches!(reported, ProduceError::Refused(_)) {
+            if matches!(reported, ProduceError::Refused(_) | ProduceError::Suspect(_)) {
                 self.metrics.publish_error(record.topic, &error::code_name(&error));
             }
             reported
@@ -223,6 +223,10 @@ impl KafkaSink {
 }
 
 impl Outlet for KafkaSink {
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        topic_lane(record)
+    }
+
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         admits(&self.config, &self.metrics, topic, bytes)
     }
@@ -385,6 +389,12 @@ fn check_topic(
         Verdict::Missing if waits_for.is_it(topic) => Ok(()),
         Verdict::Missing => Err(ProduceError::Refused(error::missing_topic(topic))),
     }
+}
+
+/// Consumers may drop what has a lower position than the last record of its partition, and a key's
+/// partition is not known for sure.
+fn topic_lane(record: &Record<'_>) -> Option<u64> {
+    Some(hash(&record.topic))
 }
 
 /// The longest record that the producer accepts.

@@ -218,11 +218,13 @@ pub(super) fn produce_error(
             Some((code, _)) => ProduceError::Broken(error::reason(*code, topic)),
             None => ProduceError::Broken(error.to_string()),
         },
-        // In this order: what is about the record alone makes it poison. Every other code, also one
-        // that this version does not know, replaces the producer and produces the record again, which
-        // loses nothing.
-        Some(code) if error::is_refusal(code) => ProduceError::Refused(error::client_refusal(code)),
-        Some(code) => ProduceError::Broken(error::reason(code, topic)),
+        // In this order: what is about the record alone makes it poison. Every other code replaces the
+        // producer and produces the record again, which loses nothing.
+        Some(code) => match error::client_outcome(code, topic) {
+            Outcome::Refused(refusal) => ProduceError::Refused(refusal),
+            Outcome::Suspect(refusal) => ProduceError::Suspect(refusal),
+            _ => ProduceError::Broken(error::reason(code, topic)),
+        },
         // An error without a code is of the arguments, such as a NUL in the topic's name.
         None => ProduceError::Refused(Refusal {
             ground: Ground::Other,

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::client::{self, produce_error};
 use super::pool::PoolParts;
 use super::transactions::{Live, Readiness, Transactions};
-use super::{Fatal, ReloadHandle, admits, check_topic, make_smaller_batches};
+use super::{Fatal, ReloadHandle, admits, check_topic, make_smaller_batches, topic_lane};
 use crate::crash_points;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
@@ -193,6 +193,10 @@ impl TransactionalSink {
 }
 
 impl Outlet for TransactionalSink {
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        topic_lane(record)
+    }
+
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         admits(&self.config, &self.metrics, topic, bytes)
     }
@@ -225,7 +229,7 @@ impl Outlet for TransactionalSink {
         client::send(producer, record, record.partition, opaque).map_err(|error| {
             let fatal = rdkafka::producer::Producer::client(producer).fatal_error();
             let reported = produce_error(&error, fatal.as_ref(), record.topic);
-            if matches!(reported, ProduceError::Refused(_)) {
+            if matches!(reported, ProduceError::Refused(_) | ProduceError::Suspect(_)) {
                 self.metrics.publish_error(record.topic, &error::code_name(&error));
             }
             reported
