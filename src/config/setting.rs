@@ -276,8 +276,8 @@ settings! {
         .default("halt");
     PoisonInvalidTopic = row("poison.invalid_topic", Text, "Policy for an event whose topic has an invalid name, or is not in `record.topics_allowed`: `halt`, `dead_letter` or `skip`.")
         .default("halt");
-    PoisonMissingTopic = row("poison.missing_topic", Text, "Policy for an event whose topic does not exist: `wait`, `halt`, `dead_letter` or `skip`.")
-        .details("With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
+    PoisonMissingTopic = row("poison.missing_topic", Text, "Policy for an event whose topic does not exist or may not be written to: `wait`, `halt`, `dead_letter` or `skip`.")
+        .details("With RabbitMQ it is for an event that no queue takes. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
         .default("wait");
     PoisonRefused = row("poison.refused", Text, "Policy for an event that the brokers reject permanently: `halt`, `dead_letter` or `skip`.")
         .default("halt");

@@ -10,14 +10,16 @@ use super::{
     ConfigError, Http, Nats, Origin, RabbitMq, Redis, Setting, SinkKind, Sqs, units, values,
 };
 
+/// Destinations that tell that there is no place for a record.
+const MISS_TOPICS: [SinkKind; 2] = [SinkKind::Kafka, SinkKind::RabbitMq];
+
 /// Settings of Kafka alone, outside of `[kafka]`.
-const KAFKAS: [Setting; 7] = [
+const KAFKAS: [Setting; 6] = [
     Setting::DeliveryStateTopic,
     Setting::DeliveryStateRequired,
     Setting::DeliveryMode,
     Setting::DeliveryCommitInterval,
     Setting::DeliveryTransactionBytes,
-    Setting::PoisonMissingTopic,
     Setting::PoisonRetries,
 ];
 
@@ -38,6 +40,7 @@ impl Values {
             let is_of_a_sink = SinkKind::NAMES.iter().any(|(name, _)| table == Some(name));
             is_of_a_sink && table != Some(name)
                 || kind != SinkKind::Kafka && KAFKAS.contains(setting)
+                || *setting == Setting::PoisonMissingTopic && !MISS_TOPICS.contains(&kind)
         };
         let is_given = |setting: &Setting| match self.origin(*setting) {
             Origin::Default => false,

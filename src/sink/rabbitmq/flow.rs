@@ -209,6 +209,11 @@ impl Flow {
         !self.refused.is_empty()
     }
 
+    /// The messages that were sent and that the broker has not confirmed yet.
+    pub(super) fn unconfirmed(&self) -> impl Iterator<Item = &Message> {
+        self.unconfirmed.values().map(|sent| &sent.message)
+    }
+
     /// When the oldest message was sent that the broker has not confirmed yet.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.unconfirmed.first_key_value().map(|(_, sent)| sent.at)

@@ -58,8 +58,8 @@ pub(super) struct Batch {
 pub(super) enum Done {
     /// Queues have them.
     Delivered(Tally),
-    /// No queue takes it.
-    Refused { seq: Seq, topic: String, refusal: Refusal },
+    /// No queue takes it, or the broker has closed the channel, perhaps because of it.
+    Suspect { seq: Seq, topic: String, refusal: Refusal },
     /// The broker has refused it for now, or no queue takes the dead letter.
     Retried { topic: String },
 }
@@ -238,6 +238,7 @@ impl RabbitLink {
     ) -> Result<(), Failure> {
         while let Some(frame) = self.channel.wire.frame()? {
             if let Some(failure) = closed(&frame) {
+                self.suspect(&failure, session);
                 return Err(failure);
             }
             match frame {
@@ -277,6 +278,25 @@ impl RabbitLink {
         Ok(())
     }
 
+    /// A message may have made the broker close the channel, by a routing key that walpost's user may not
+    /// write to, or by its properties. The broker does not say which: its text is a hint, and otherwise
+    /// it is one of those that are unconfirmed. The first one is tried alone.
+    fn suspect(&self, failure: &Failure, session: &Session<'_, Self>) {
+        let ground = match failure {
+            Failure::Unauthorized(_) => Ground::MissingTopic,
+            Failure::Unusable(_) => Ground::Other,
+            _ => return,
+        };
+        let reason = failure.to_string();
+        let is_named = |one: &&Message| reason.contains(&format!("'{}'", one.routing_key));
+        let first = |one: &&Message| one.position;
+        let named = self.flow.unconfirmed().filter(is_named).min_by_key(first);
+        let Some(one) = named.or_else(|| self.flow.unconfirmed().min_by_key(first)) else { return };
+        let (seq, topic) = (one.seq, one.topic.clone());
+        let refusal = Refusal { ground, may_pass: false, reason };
+        session.done(Done::Suspect { seq, topic, refusal });
+    }
+
     /// The properties of a returned message: which one it is.
     fn returned(&mut self, properties: &BasicProperties) -> Result<(), Failure> {
         let Some(reason) = self.returning.take() else { return Ok(()) };
@@ -308,13 +328,14 @@ impl RabbitLink {
             }
             Confirmed::Returned(message, reason) => {
                 self.flow.close(&message);
+                let Message { seq, topic, routing_key, .. } = message;
                 let reason = format!(
-                    "{reason}: no queue takes it from the exchange `{}`; bind one to its routing key",
+                    "{reason}: no queue takes messages with the routing key `{routing_key}` from the \
+                     exchange `{}`; bind one to it",
                     self.exchange
                 );
-                let refusal = Refusal { ground: Ground::Other, may_pass: false, reason };
-                let Message { seq, topic, .. } = message;
-                session.done(Done::Refused { seq, topic, refusal });
+                let refusal = Refusal { ground: Ground::MissingTopic, may_pass: false, reason };
+                session.done(Done::Suspect { seq, topic, refusal });
             }
             Confirmed::Refused(message) => {
                 let text = "RabbitMQ refuses messages (basic.nack): a queue is full (max-length with \

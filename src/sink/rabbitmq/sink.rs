@@ -23,7 +23,7 @@ const RABBITMQ: Peer = Peer {
     has_lanes: false,
 };
 
-/// The codes of the publish-error metric for records that no queue can have, and for those that are
+/// The codes of the publish-error metric for records that no queue takes, and for those that are
 /// sent again.
 const REFUSED: &str = "refused";
 const RETRIED: &str = "nack";
@@ -77,12 +77,12 @@ impl RabbitSink {
                     self.open = Some(synced);
                 }
                 Event::Done(Done::Delivered(tally), at) => self.producer.delivered(&tally, at),
-                Event::Done(Done::Refused { seq, topic, refusal }, at) => {
+                Event::Done(Done::Suspect { seq, topic, refusal }, at) => {
                     self.producer.metrics.publish_error(&topic, REFUSED);
                     self.producer.in_flight -= 1;
                     self.producer.reports.push(Report {
                         seq,
-                        outcome: Outcome::Refused(refusal),
+                        outcome: Outcome::Suspect(refusal),
                         at,
                     });
                 }

@@ -11,7 +11,7 @@ use crate::promise::Promise;
 /// each is followed by one that goes where it does.
 async fn staged(policy: &str) -> RabbitFixture {
     let fixture = RabbitFixture::bare(Arc::clone(&shared().await.rabbit)).await;
-    let fixture = fixture.configured(&format!("poison.refused = '{policy}'\n"));
+    let fixture = fixture.configured(&format!("poison.missing_topic = '{policy}'\n"));
     fixture.rabbit.exchange(&fixture.exchange, "topic").await;
     for number in 0..3 {
         let queue = fixture.queue(number);
@@ -46,7 +46,11 @@ async fn policy_halt_stops_before_an_event_that_no_queue_takes() {
     let fixture = staged("halt").await;
     let (code, said) = fixture.ended("run", &[]).await;
     assert_eq!(code, Some(4), "{said}");
-    assert!(said.contains("no queue takes it") && said.contains("NO_ROUTE"), "{said}");
+    assert!(
+        said.contains("no queue takes messages with the routing key `nowhere`")
+            && said.contains("NO_ROUTE"),
+        "{said}"
+    );
     assert!(arrived(&fixture).await >= 3);
     // With a queue it resumes where it stopped.
     fixture.rabbit.bind(&fixture.queue(0), &fixture.exchange, "nowhere").await;
@@ -65,6 +69,60 @@ async fn policy_skip_delivers_the_others() {
     stop(walpost).await;
 }
 
+/// A queue that is missing for some time costs no event: with every policy while no queue takes any,
+/// and by default also if others take theirs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_queues_are_waited_for() {
+    let fixture = RabbitFixture::bare(Arc::clone(&shared().await.rabbit)).await;
+    let fixture = fixture.configured("poison.missing_topic = 'skip'\npoison.refused = 'skip'\n");
+    fixture.rabbit.exchange(&fixture.exchange, "topic").await;
+    fixture.inner.postgres.execute(&insert(30, 3)).await;
+    let walpost = fixture.run().await;
+    let line = walpost.await_line("trying again: it is not known", LONG_TIMEOUT).await;
+    assert!(line.contains("NO_ROUTE") && line.contains("event 0"), "{line}");
+    for number in 0..3 {
+        let queue = fixture.queue(number);
+        fixture.rabbit.queue(&queue, &[]).await;
+        fixture.rabbit.bind(&queue, &fixture.exchange, &number.to_string()).await;
+    }
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.judge_with(&[]).await.assert_ok();
+    assert!(!walpost.said(": skipped"), "{:?}", walpost.stderr());
+    stop(walpost).await;
+    fixture.reconfigure("");
+    fixture.inner.postgres.execute(&(insert(3, 3) + ";" + &insert_of("nowhere", "1"))).await;
+    let walpost = fixture.run().await;
+    walpost.await_line("trying again until it can be delivered", LONG_TIMEOUT).await;
+    fixture.rabbit.bind(&fixture.queue(0), &fixture.exchange, "nowhere").await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.judge_with(&[]).await.assert_ok();
+    stop(walpost).await;
+}
+
+/// RabbitMQ closes the channel, and does not say at which message. The first event is one of these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn routing_keys_that_may_not_be_written_to_are_skipped() {
+    let fixture = staged("skip").await;
+    fixture.rabbit.bind(&fixture.queue(0), &fixture.exchange, "nowhere").await;
+    let rights = ["set_topic_permissions", "-p", "/", "guest", &fixture.exchange, "^[0-9]$", ".*"];
+    fixture.rabbit.control(&rights).await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(arrived(&fixture).await, 9);
+    let skipped = || walpost.stderr().iter().filter(|line| line.contains(": skipped")).count();
+    assert_eq!(skipped(), 2, "{:?}", walpost.stderr());
+    assert!(walpost.said("ACCESS_REFUSED"), "{:?}", walpost.stderr());
+    // Without any right nothing is skipped.
+    let none = ["set_topic_permissions", "-p", "/", "guest", &fixture.exchange, "^$", ".*"];
+    fixture.rabbit.control(&none).await;
+    fixture.inner.postgres.execute(&insert(30, 3)).await;
+    walpost.await_line("trying again: it is not known", LONG_TIMEOUT).await;
+    fixture.rabbit.control(&rights).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!((arrived(&fixture).await, skipped()), (39, 2), "{:?}", walpost.stderr());
+    stop(walpost).await;
+}
+
 /// Their queue is waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_go_to_their_queue_once_it_exists() {
@@ -79,7 +137,7 @@ async fn dead_letters_go_to_their_queue_once_it_exists() {
     let ids: std::collections::BTreeSet<_> =
         letters.iter().map(|letter| letter.message_id.as_str()).collect();
     assert_eq!(ids.len(), 2, "{letters:?}");
-    assert!(letters.iter().all(|letter| letter.header("walpost.cause") == Some("refused")));
+    assert!(letters.iter().all(|letter| letter.header("walpost.cause") == Some("missing_topic")));
     stop(walpost).await;
 }
 
