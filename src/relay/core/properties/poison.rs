@@ -37,7 +37,6 @@ fn a_poison_event_halts_with_everything_before_it_delivered_and_nothing_after_it
 
 #[test]
 fn a_diverted_event_does_not_block_others() {
-    let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
     let policies = prop_oneof![Just(Policy::DeadLetter), Just(Policy::Skip)];
     let whose = (any::<prop::sample::Index>(), guilt(), policies);
     let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
