@@ -65,6 +65,7 @@ mod commits;
 mod counters;
 mod halt;
 mod isolation;
+mod offer;
 mod publish;
 mod quarantine;
 mod skips;

@@ -176,7 +176,11 @@ impl Core {
         if !refusal.may_pass || isolation.refusals >= self.policies.retries {
             self.quarantine.add(isolation.position, poison.cause);
             self.verdicts += 1;
-            self.isolation = isolation.suspicion.and_then(Suspicion::next);
+            let next = isolation.suspicion.and_then(Suspicion::next);
+            self.isolation = next.map(|(position, suspicion)| Isolation {
+                suspicion: Some(suspicion),
+                ..Isolation::at(position)
+            });
         } else {
             isolation.refusals += 1;
             self.isolation = Some(isolation);

@@ -2,14 +2,15 @@
 
 use super::halt::{EventOrigin, Halt};
 use super::isolation::{IsolatedRecord, Isolation};
-use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal, Taken};
-use crate::ledger::{Seq, StreamError};
+use super::offer::{Offered, offer};
+use super::{Core, DroppedHeaders, Outlet, Taken};
+use crate::ledger::StreamError;
 use crate::outbox::{Event, Outbox};
 use crate::pgoutput::{Insert, Message};
 use crate::position::EventPosition;
+use crate::record::Poison;
 use crate::record::Policy;
 use crate::record::dead_letter::DeadLetter;
-use crate::record::{Poison, Record};
 use crate::relay::core::Diverted;
 
 impl Core {
@@ -241,48 +242,6 @@ impl Core {
         if let Some(transaction) = &mut self.transaction {
             transaction.next_ordinal += 1;
         }
-    }
-}
-
-/// The outlet's response to a record.
-pub(super) enum Offered {
-    /// Taken, with the record's weight, and its topic and lane if it is isolated.
-    Taken {
-        weight: u64,
-        isolated: Option<(String, Option<u64>)>,
-    },
-    /// The outlet is full for now.
-    Full,
-    Refused(Poison),
-    Suspect {
-        refusal: Refusal,
-        isolated: Option<(String, Option<u64>)>,
-    },
-    Broken(String),
-}
-
-pub(super) fn offer(
-    record: &Record<'_>,
-    seq: Seq,
-    event: &Event<'_>,
-    isolated: bool,
-    outlet: &mut impl Outlet,
-) -> Offered {
-    let produced = outlet.produce(seq, event.position, record);
-    match produced {
-        Ok(()) => Offered::Taken {
-            weight: record.bytes() as u64 + RECORD_OVERHEAD_BYTES,
-            isolated: isolated.then(|| (record.topic.to_owned(), outlet.lane(record))),
-        },
-        Err(ProduceError::Suspect(refusal)) => Offered::Suspect {
-            refusal,
-            isolated: isolated.then(|| (record.topic.to_owned(), outlet.lane(record))),
-        },
-        Err(ProduceError::Full) => Offered::Full,
-        Err(ProduceError::Refused(refusal)) => {
-            Offered::Refused(Poison::new(refusal.cause(record.topic), event))
-        }
-        Err(ProduceError::Broken(reason)) => Offered::Broken(reason),
     }
 }
 

@@ -21,8 +21,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::isolation::Isolation;
-use super::publish::{Offered, offer};
+use super::offer::{Offered, offer};
 use super::{Core, Outlet, Taken};
 use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, EventError};
@@ -101,11 +100,12 @@ impl Suspicion {
         self.round = Round::Probing;
     }
 
-    /// The next suspect: a probe that was refused before another event was accepted.
-    pub(super) fn next(mut self) -> Option<Isolation> {
+    /// The next suspect, with what is known of it: a probe that was refused before another event was
+    /// accepted.
+    pub(super) fn next(mut self) -> Option<(EventPosition, Self)> {
         let position = self.others.pop_front()?;
         self.round = Round::Alone;
-        Some(Isolation { suspicion: Some(self), ..Isolation::at(position) })
+        Some((position, self))
     }
 
     /// How many probes may be produced in this round.
