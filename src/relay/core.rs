@@ -377,8 +377,6 @@ impl Core {
     /// halt behind undelivered records is cancelled, and its cause is found again: its whole
     /// transaction is then taken again.
     pub fn session_lost(&mut self) {
-        // The suspect, and events that were no probes, are to be read again.
-        self.end_probing();
         let has_part = self.is_within_produced();
         let open = self.transaction.take();
         if matches!(self.phase, Phase::Halting { .. }) {
@@ -404,6 +402,7 @@ impl Core {
     /// The producer was replaced, and nothing of the old one is in flight. The next session starts
     /// at the flush LSN, which in exactly-once mode is that of the last commit again.
     pub fn producer_replaced(&mut self) {
+        self.end_probing();
         self.session_lost();
         self.ledger.reset();
         self.rewind();

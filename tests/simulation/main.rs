@@ -88,7 +88,7 @@ fn schedules_are_deterministic_per_seed() {
 #[test]
 fn schedules_cover_every_feed_switch() {
     let mut seen = BTreeMap::<String, usize>::new();
-    for seed in 0..600 {
+    for seed in 0..1200 {
         let world = simulate(seed);
         let world = world.lock();
         let mut see = |what: String| *seen.entry(what).or_default() += 1;

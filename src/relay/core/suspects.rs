@@ -10,7 +10,8 @@
 //! every other time: a replay with a new producer reads the suspect without producing it, and produces the
 //! following events, one at a time, until one is accepted. None may be one that has to come after
 //! the suspect, or after another probe that failed ([`Outlet::lane`]). A production that has failed
-//! stands for the suspect in the ledger, so the flush LSN cannot pass it. Then everything from the
+//! stands in the ledger for each event that is passed over, so the flush LSN cannot pass it, also if
+//! the session is lost or the feed changes meanwhile. Then everything from the
 //! flush LSN on is read again, and the suspect is produced alone; the accepted probe is repeated.
 //!
 //! Events say nothing about a dead letter, which goes elsewhere: that is at fault if other dead letters
@@ -77,8 +78,8 @@ struct Probe {
 /// Probing, for the driver's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probing {
-    /// Changes with each probe.
-    pub next: Seq,
+    /// How many there were.
+    pub probes: u32,
     /// How often probing was in vain before.
     pub in_vain: u32,
 }
@@ -123,10 +124,13 @@ impl Core {
     /// Whether walpost looks for an event to probe with, and none is in flight: after some time call
     /// [`Core::end_probing`].
     pub fn looks_for_probe(&self) -> Option<Probing> {
-        let one = self.suspicion()?;
-        let is_looking = matches!(one.round, Round::Past { in_flight: None, .. });
-        (is_looking && self.replay.is_none())
-            .then(|| Probing { next: self.ledger.next_seq(), in_vain: one.in_vain })
+        let one = self.suspicion().filter(|_| self.replay.is_none())?;
+        match one.round {
+            Round::Past { probes, in_flight: None } => {
+                Some(Probing { probes, in_vain: one.in_vain })
+            }
+            _ => None,
+        }
     }
 
     /// Ends the search: the suspect is tried again.
@@ -159,8 +163,9 @@ impl Core {
         position: EventPosition,
         outlet: &mut impl Outlet,
     ) -> Result<Taken, StreamError> {
-        if !self.is_probing() {
-            return self.pass_over_suspect(position.ordinal);
+        if let Some(one) = self.suspicion_mut().filter(|one| matches!(one.round, Round::Probing)) {
+            one.round = Round::Past { probes: 0, in_flight: None };
+            return self.pass_over(position.ordinal);
         }
         let offered = self.offer_probe(message, event, position, outlet);
         match offered {
@@ -182,18 +187,15 @@ impl Core {
             }
             Some(Offered::Refused(_)) | None => {}
         }
-        self.count_ordinal();
-        Ok(Taken::Yes)
+        self.pass_over(position.ordinal)
     }
 
-    /// The suspect's transaction is undelivered until the next replay.
-    fn pass_over_suspect(&mut self, ordinal: u32) -> Result<Taken, StreamError> {
+    /// The event is not produced before the next replay: its transaction is undelivered until then,
+    /// whatever becomes of the session.
+    fn pass_over(&mut self, ordinal: u32) -> Result<Taken, StreamError> {
         let seq = self.ledger.produce(ordinal, 0)?;
         self.ledger.failed(seq);
         self.count_ordinal();
-        if let Some(one) = self.suspicion_mut() {
-            one.round = Round::Past { probes: 0, in_flight: None };
-        }
         Ok(Taken::Yes)
     }
 
