@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::other_sinks::client_identity;
 use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -45,10 +46,22 @@ pub(crate) fn http_config(
                       letters (poison.dead_letter_topic) go elsewhere";
         return Err(invalid(Setting::HttpUrl, reason));
     }
-    if http.ca_file.is_some() && !url.tls {
-        let reason = "has no effect without TLS: write https:// in http.url";
-        return Err(invalid(Setting::HttpCaFile, reason));
+    for (setting, file) in [
+        (Setting::HttpCaFile, &http.ca_file),
+        (Setting::HttpCertFile, &http.cert_file),
+        (Setting::HttpKeyFile, &http.key_file),
+    ] {
+        if file.is_some() && !url.tls {
+            let reason = "has no effect without TLS: write https:// in http.url";
+            return Err(invalid(setting, reason));
+        }
     }
+    let identity = client_identity(
+        config,
+        environment,
+        (Setting::HttpCertFile, &http.cert_file),
+        (Setting::HttpKeyFile, &http.key_file),
+    )?;
     let signers = http.secret.as_ref().map(|secret| Signers::parse(secret.expose_secret()));
     let signers = signers.transpose().map_err(|error| invalid(Setting::HttpSecret, &error))?;
     let is_header = |text: &SecretString| {
@@ -64,6 +77,7 @@ pub(crate) fn http_config(
     Ok(HttpConfig {
         url,
         roots,
+        identity,
         signers: signers.unwrap_or_default(),
         authorization,
         lanes,

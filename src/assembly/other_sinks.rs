@@ -1,5 +1,7 @@
 //! What the destinations other than Kafka have in common.
 
+#[cfg(any(feature = "http", feature = "rabbitmq"))]
+use std::path::PathBuf;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use std::time::Duration;
 
@@ -77,6 +79,29 @@ pub(super) fn router(
         });
     }
     Ok(Router::new(profile).allowing(allowed.without(Some(reserved))).naming(names))
+}
+
+/// The client's certificate and its private key, which two settings name together.
+#[cfg(any(feature = "http", feature = "rabbitmq"))]
+pub(super) fn client_identity(
+    config: &Config,
+    environment: &Environment,
+    (cert_setting, certificate): (Setting, &Option<PathBuf>),
+    (key_setting, key): (Setting, &Option<PathBuf>),
+) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
+    let own = |path: &PathBuf| environment.path(path);
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(Some((own(certificate), own(key)))),
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            let reason = format!("needs its private key: set {}", key_setting.key());
+            Err(config.invalid(cert_setting, &reason))
+        }
+        (None, Some(_)) => {
+            let reason = format!("needs its certificate: set {}", cert_setting.key());
+            Err(config.invalid(key_setting, &reason))
+        }
+    }
 }
 
 /// Of a store that is at the destination beside the stream: the state key that `topic` names.

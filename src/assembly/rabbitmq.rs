@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use secrecy::ExposeSecret as _;
 
+use super::other_sinks::client_identity;
 use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -66,18 +67,12 @@ pub(crate) fn rabbit_config(
         }
     }
     let own = |path: &PathBuf| environment.path(path);
-    let identity = match (&rabbit.cert_file, &rabbit.key_file) {
-        (Some(certificate), Some(key)) => Some((own(certificate), own(key))),
-        (None, None) => None,
-        (Some(_), None) => {
-            let reason = "needs its private key: set rabbitmq.key_file";
-            return Err(invalid(Setting::RabbitmqCertFile, reason));
-        }
-        (None, Some(_)) => {
-            let reason = "needs its certificate: set rabbitmq.cert_file";
-            return Err(invalid(Setting::RabbitmqKeyFile, reason));
-        }
-    };
+    let identity = client_identity(
+        config,
+        environment,
+        (Setting::RabbitmqCertFile, &rabbit.cert_file),
+        (Setting::RabbitmqKeyFile, &rabbit.key_file),
+    )?;
     Ok(RabbitConfig {
         url,
         roots: rabbit.ca_file.as_ref().map(own).or_else(source::system_bundle),

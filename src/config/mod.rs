@@ -269,6 +269,10 @@ pub struct Http {
     pub timeout: Duration,
     /// The authorities that sign its certificate; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
+    /// The client's certificate.
+    pub cert_file: Option<PathBuf>,
+    /// The private key of the client's certificate.
+    pub key_file: Option<PathBuf>,
 }
 
 /// The queues of Amazon SQS.

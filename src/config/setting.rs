@@ -224,6 +224,10 @@ settings! {
         .variable().default("30s");
     HttpCaFile = row("http.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `https://`. Without it, those of the operating system.")
         .variable();
+    HttpCertFile = row("http.cert_file", Text, "PEM file of walpost's own certificate, for an `https://` server that verifies its clients. Read again at each connect.")
+        .variable();
+    HttpKeyFile = row("http.key_file", Text, "PEM file of the private key of `http.cert_file`.")
+        .variable();
     SqsQueueUrl = row("sqs.queue_url", Text, "URL of the FIFO queue to which all events are sent: `https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.fifo`.")
         .details("Credentials are those of the AWS SDKs' standard variables, files and services: see [credentials](sqs.md#credentials-and-policy).")
         .variable();

@@ -98,6 +98,7 @@ impl Values {
     /// The HTTP endpoint.
     pub(super) fn http(&self) -> Result<Http, ConfigError> {
         let secret = |setting| self.text(setting).map(SecretString::from);
+        let path = |setting| self.text(setting).map(PathBuf::from);
         Ok(Http {
             url: secret(Setting::HttpUrl),
             secret: secret(Setting::HttpSecret),
@@ -108,7 +109,9 @@ impl Values {
                     if timeout.is_zero() { Err("it is 0".to_owned()) } else { Ok(timeout) }
                 })
             })?,
-            ca_file: self.text(Setting::HttpCaFile).map(PathBuf::from),
+            ca_file: path(Setting::HttpCaFile),
+            cert_file: path(Setting::HttpCertFile),
+            key_file: path(Setting::HttpKeyFile),
         })
     }
 

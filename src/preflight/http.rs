@@ -29,8 +29,9 @@ pub(super) async fn check(config: &Config, offline: bool, findings: &mut Finding
         return findings.add(Finding::skipped((SUBJECT, "http"), text));
     }
     let address = http.url.address();
-    let reason = match tokio::time::timeout(TIMEOUT, connect(&http)).await {
-        Ok(Ok(_)) => {
+    let connected = async { connect(&http).await?.is_wanted().await };
+    let reason = match tokio::time::timeout(TIMEOUT, connected).await {
+        Ok(Ok(())) => {
             let text = format!("{address} accepts connections; no request was sent");
             return findings.add(Finding::ok((SUBJECT, "http_server"), text));
         }

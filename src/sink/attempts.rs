@@ -3,6 +3,7 @@
 //! anything about records.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,20 @@ impl Failure {
             Self::Unusable(_) => "unusable",
         }
     }
+}
+
+/// An error and its causes.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !said.is_empty() && !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    crate::excerpt::at_most(300, &text)
 }
 
 /// What is known of a record in flight apart from what is sent.

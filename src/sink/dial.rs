@@ -46,7 +46,7 @@ pub(super) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
 }
 
 /// TLS that trusts the authorities in the PEM file `roots`, which the setting `named` names.
-#[cfg(any(feature = "http", feature = "redis"))]
+#[cfg(feature = "redis")]
 pub(super) fn tls(roots: Option<&Path>, named: &str) -> Result<ClientConfig, String> {
     tls_as(roots, named, None)
 }

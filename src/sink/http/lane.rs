@@ -1,12 +1,13 @@
 //! A lane: one connection, with one request in flight.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, USER_AGENT};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, StatusCode};
 use secrecy::ExposeSecret as _;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
@@ -15,9 +16,10 @@ use tokio::time::{sleep, timeout};
 use super::config::{HttpConfig, HttpSource};
 use super::connection::{Connection, connect};
 use super::request::Delivery;
-use super::verdict::{Verdict, verdict};
+use super::verdict::{Patience, Verdict, verdict};
+use crate::excerpt::at_most;
 use crate::sink::Outcome;
-use crate::sink::attempts::{Attempts, Failure};
+use crate::sink::attempts::{Attempts, Failure, chain};
 use crate::sink::delays::delays;
 
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -30,19 +32,24 @@ const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_
 /// read.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// How much of an answer is read, in bytes; after a longer one the connection is closed.
-const ANSWER_MAX: usize = 64 << 10;
+/// How much of an answer's body is read, in bytes, and how long; then the connection is closed.
+const BODY_MAX: usize = 64 << 10;
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much of it an error repeats, in characters.
+/// How much of it is logged at `debug`, in characters.
 const SHOWN: usize = 200;
+
+/// Minimum interval between the connections of an idle lane, which servers close.
+const WATCH_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) struct Lane {
     number: u16,
     source: HttpSource,
-    deliveries: UnboundedReceiver<Delivery>,
     epoch: watch::Receiver<u64>,
     attempts: Arc<Attempts<u16>>,
     open: Option<Open>,
+    /// The body of the last answer.
+    rest: Option<(StatusCode, Incoming)>,
 }
 
 /// An open connection, and the configuration that it was opened with.
@@ -74,20 +81,23 @@ impl Lane {
     pub(super) fn new(
         number: u16,
         source: HttpSource,
-        (deliveries, epoch): (UnboundedReceiver<Delivery>, watch::Receiver<u64>),
+        epoch: watch::Receiver<u64>,
         attempts: Arc<Attempts<u16>>,
     ) -> Self {
-        Self { number, source, deliveries, epoch, attempts, open: None }
+        Self { number, source, epoch, attempts, open: None, rest: None }
     }
 
     /// Works until the sink is gone.
-    pub(super) async fn run(mut self) {
-        // Whether the endpoint can be reached is known before the first event.
-        if self.number == 0 && self.connect_first().await.is_err() {
-            return;
-        }
+    pub(super) async fn run(mut self, mut deliveries: UnboundedReceiver<Delivery>) {
         let mut refused = None;
-        while let Some(delivery) = self.deliveries.recv().await {
+        loop {
+            let delivery = tokio::select! {
+                biased;
+                delivery = deliveries.recv() => delivery,
+                // One lane suffices.
+                never = self.watch(), if self.number == 0 => match never {},
+            };
+            let Some(delivery) = delivery else { return };
             let epoch = *self.epoch.borrow_and_update();
             // What follows a refused event is produced again, behind it.
             if delivery.sent.epoch < epoch || refused == Some(delivery.sent.epoch) {
@@ -101,19 +111,32 @@ impl Lane {
         }
     }
 
-    /// Connects, however long it takes.
-    async fn connect_first(&mut self) -> Result<(), Gone> {
+    /// Reports, while nothing is to be sent, whether the endpoint can be reached.
+    async fn watch(&mut self) -> Infallible {
         let mut delays = delays(RETRY_DELAYS);
-        while let Err(failure) = self.ready().await {
-            self.attempts.fails(self.number, failure, None);
-            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]);
-            tokio::select! {
-                () = sleep(delay) => {}
-                changed = self.epoch.changed() => changed.map_err(|_| Gone)?,
-            }
+        loop {
+            let pause = match self.reach().await {
+                Ok(since) => (since + WATCH_INTERVAL).saturating_duration_since(Instant::now()),
+                Err(failure) => {
+                    self.open = None;
+                    self.attempts.fails(self.number, failure, None);
+                    delays.next().unwrap_or(RETRY_DELAYS[1])
+                }
+            };
+            sleep(pause).await;
         }
+    }
+
+    /// Opens a connection that the server wants, and waits for its end. Returns when it was opened.
+    async fn reach(&mut self) -> Result<Instant, Failure> {
+        self.ready().await?;
+        let Some(open) = &mut self.open else { return Ok(Instant::now()) };
+        let since = open.since;
+        open.connection.is_wanted().await?;
         self.attempts.works(&self.number);
-        Ok(())
+        open.connection.ended().await;
+        self.open = None;
+        Ok(since)
     }
 
     /// Sends it until that succeeds, or its epoch is over. Returns the epoch if the endpoint rejects
@@ -121,6 +144,7 @@ impl Lane {
     async fn deliver(&mut self, delivery: Delivery) -> Result<Option<u64>, Gone> {
         let mut delays = delays(RETRY_DELAYS);
         let mut epoch = self.epoch.clone();
+        let mut refused = None;
         loop {
             let attempted = tokio::select! {
                 attempted = self.attempt(&delivery) => Some(attempted),
@@ -132,22 +156,33 @@ impl Lane {
             let (failure, after) = match attempted {
                 None => {
                     // A request that was given up must not stay in front of the next one.
-                    self.open = None;
+                    (self.open, self.rest) = (None, None);
                     self.attempts.gives_up(&self.number);
                     return Ok(None);
                 }
                 Some(Verdict::Delivered) => {
                     self.done(delivery, Outcome::Delivered);
+                    self.finish().await;
                     return Ok(None);
                 }
-                Some(Verdict::Refused(refusal)) => {
-                    let epoch = delivery.sent.epoch;
-                    self.done(delivery, Outcome::Refused(refusal));
-                    return Ok(Some(epoch));
+                Some(Verdict::Refused { refusal, patience, after }) => {
+                    let since = *refused.get_or_insert_with(Instant::now);
+                    if patience == Patience::None || since.elapsed() >= self.timeout() {
+                        let epoch = delivery.sent.epoch;
+                        self.done(delivery, Outcome::Refused(refusal));
+                        self.finish().await;
+                        return Ok(Some(epoch));
+                    }
+                    (Failure::Unusable(refusal.reason), after)
                 }
-                Some(Verdict::Later(failure, after)) => (failure, after.unwrap_or_default()),
+                Some(Verdict::Later(failure, after)) => {
+                    refused = None;
+                    (failure, after)
+                }
             };
+            let after = after.unwrap_or_default();
             self.attempts.fails(self.number, failure, [delivery.sent.topic.as_str()]);
+            self.finish().await;
             let delay = delays.next().unwrap_or(RETRY_DELAYS[1]).max(after);
             tokio::select! {
                 () = sleep(delay) => {}
@@ -157,6 +192,10 @@ impl Lane {
                 }
             }
         }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.open.as_ref().map_or(Duration::ZERO, |open| open.config.timeout)
     }
 
     fn done(&self, delivery: Delivery, outcome: Outcome) {
@@ -175,7 +214,8 @@ impl Lane {
         }
     }
 
-    /// One request and its answer. The connection is closed unless it can be used again.
+    /// One request and the head of its answer, which decides. The connection is closed unless it has an
+    /// answer.
     async fn exchange(&mut self, delivery: &Delivery) -> Result<Verdict, Unanswered> {
         self.ready().await.map_err(Unanswered::Lost)?;
         let Some(mut open) = self.open.take() else {
@@ -183,30 +223,41 @@ impl Lane {
             return Err(Unanswered::Lost(failure));
         };
         let address = open.config.url.address();
-        let unreachable = |error: &dyn ToString| {
-            Failure::Unreachable(format!("{address}: {}", error.to_string()))
-        };
-        let lost = |error: &dyn ToString| Unanswered::Lost(unreachable(error));
-        let request = request(delivery, &open.config).map_err(|reason| lost(&reason))?;
+        let unreachable = |reason: &str| Failure::Unreachable(format!("{address}: {reason}"));
+        let request = request(delivery, &open.config)
+            .map_err(|reason| Unanswered::Lost(unreachable(&reason)))?;
         let limit = open.config.timeout;
         let answered = timeout(limit, async {
             let sender = &mut open.connection.sender;
             sender.ready().await?;
-            let answer = sender.send_request(request).await?;
-            Ok::<_, hyper::Error>(read(answer, &open.config).await)
+            sender.send_request(request).await
         });
         let late = |_| Unanswered::Late(unreachable(&format!("no answer within {limit:?}")));
         let answered = answered.await.map_err(late)?;
-        let (head, said) = answered.map_err(|error| lost(&error))?;
-        let verdict = verdict(&address, head.status, &head.headers, said.as_deref().unwrap_or(""));
-        if said.is_some() {
-            self.open = Some(open);
+        let lost = |error: hyper::Error| Unanswered::Lost(unreachable(&chain(&error)));
+        let (head, body) = answered.map_err(lost)?.into_parts();
+        self.open = Some(open);
+        self.rest = Some((head.status, body));
+        Ok(verdict(&address, head.status, &head.headers))
+    }
+
+    /// Reads the body of the last answer; the connection is closed if that does not end.
+    async fn finish(&mut self) {
+        let Some((status, body)) = self.rest.take() else { return };
+        let body = timeout(BODY_TIMEOUT, Limited::new(body, BODY_MAX).collect()).await;
+        match body {
+            Ok(Ok(body)) if status.is_success() => drop(body),
+            Ok(Ok(body)) => {
+                let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+                tracing::debug!(%status, body = at_most(SHOWN, text.trim()), "answer of the endpoint");
+            }
+            Ok(Err(_)) | Err(_) => self.open = None,
         }
-        Ok(verdict)
     }
 
     /// Opens a connection, unless there is one.
     async fn ready(&mut self) -> Result<(), Failure> {
+        self.finish().await;
         if self.open.as_ref().is_some_and(Open::is_usable) {
             return Ok(());
         }
@@ -255,20 +306,4 @@ fn request(delivery: &Delivery, config: &HttpConfig) -> Result<Request<Full<Byte
         headers.insert(WEBHOOK_SIGNATURE, signature);
     }
     Ok(std::mem::take(request))
-}
-
-/// The head of an answer, and the beginning of its body; `None` if it was not read to its end.
-async fn read(
-    answer: Response<Incoming>,
-    config: &HttpConfig,
-) -> (hyper::http::response::Parts, Option<String>) {
-    let (head, body) = answer.into_parts();
-    let body = Limited::new(body, ANSWER_MAX).collect().await.ok();
-    let said = body.map(|body| {
-        if head.status.is_success() {
-            return String::new();
-        }
-        config.shown(String::from_utf8_lossy(&body.to_bytes()).trim(), SHOWN)
-    });
-    (head, said)
 }

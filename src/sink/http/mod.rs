@@ -13,7 +13,6 @@ mod connection;
 mod lane;
 mod names;
 mod request;
-mod secrets;
 mod signature;
 mod sink;
 mod url;

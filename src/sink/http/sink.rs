@@ -52,7 +52,8 @@ impl HttpSink {
             .map(|number| {
                 let (sender, deliveries) = unbounded_channel();
                 let (source, attempts) = (source.clone(), taken.attempts());
-                (sender, Lane::new(number, source, (deliveries, epoch.subscribe()), attempts))
+                let lane = Lane::new(number, source, epoch.subscribe(), attempts);
+                (sender, lane.run(deliveries))
             })
             .unzip();
         let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
@@ -60,7 +61,7 @@ impl HttpSink {
         let runtime = runtime.map_err(failed)?;
         let thread = thread::Builder::new().name("walpost-http".to_owned());
         let work = move || {
-            runtime.block_on(futures_util::future::join_all(workers.into_iter().map(Lane::run)));
+            runtime.block_on(futures_util::future::join_all(workers));
             // Does not wait for a pending DNS lookup.
             runtime.shutdown_background();
         };

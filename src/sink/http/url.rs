@@ -80,11 +80,6 @@ impl HttpUrl {
         self.target.replace(TOPIC, topic).parse().ok()
     }
 
-    /// Path and query, with [`TOPIC`].
-    pub(super) fn path_and_query(&self) -> &str {
-        &self.target
-    }
-
     /// Host and port, for messages.
     pub(crate) fn address(&self) -> String {
         let Self { host, port, .. } = self;

@@ -16,28 +16,31 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 pub(super) enum Verdict {
     /// The endpoint has taken the event.
     Delivered,
-    /// It rejects the event for good.
-    Refused(Refusal),
+    /// It rejects the event.
+    Refused { refusal: Refusal, patience: Patience, after: Option<Duration> },
     /// The event is to be sent again, at the earliest after that time.
     Later(Failure, Option<Duration>),
 }
 
-/// By the status code, of which `said` tells more
-/// (<https://www.rfc-editor.org/rfc/rfc9110.html#name-status-codes>).
+/// How long a rejection has to last before it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    None,
+    /// As long as an earlier request of the same event may still be at work.
+    Timeout,
+}
+
+/// By the status code (<https://www.rfc-editor.org/rfc/rfc9110.html#name-status-codes>).
 ///
 /// A code that would be the same for every event does not count against this one: with a policy that
 /// skips, a wrong URL would skip everything.
-pub(super) fn verdict(
-    address: &str,
-    status: StatusCode,
-    headers: &HeaderMap,
-    said: &str,
-) -> Verdict {
+pub(super) fn verdict(address: &str, status: StatusCode, headers: &HeaderMap) -> Verdict {
     if status.is_success() {
         return Verdict::Delivered;
     }
-    let colon = if said.is_empty() { "" } else { ": " };
-    let reason = format!("{address} answered {status}{colon}{said}");
+    let after = retry_after(headers, SystemTime::now());
+    let wait = after.map(|after| format!(", retry-after: {} s", after.as_secs()));
+    let reason = format!("{address} answered {status}{}", wait.unwrap_or_default());
     let unusable = |advice: &str| Failure::Unusable(format!("{reason} ({advice})"));
     let failure = match status {
         StatusCode::UNAUTHORIZED
@@ -61,11 +64,14 @@ pub(super) fn verdict(
         _ if status.is_client_error() => {
             let is_size = status == StatusCode::PAYLOAD_TOO_LARGE;
             let ground = if is_size { Ground::Size } else { Ground::Other };
-            return Verdict::Refused(Refusal { ground, may_pass: false, reason });
+            let passes = status == StatusCode::CONFLICT || after.is_some();
+            let patience = if passes { Patience::Timeout } else { Patience::None };
+            let refusal = Refusal { ground, may_pass: false, reason };
+            return Verdict::Refused { refusal, patience, after };
         }
         _ => unusable("it is tried again"),
     };
-    Verdict::Later(failure, retry_after(headers, SystemTime::now()))
+    Verdict::Later(failure, after)
 }
 
 /// The wait that the header `retry-after` asks for: seconds or a date
@@ -90,7 +96,7 @@ mod tests {
 
     fn of(status: u16) -> Verdict {
         let status = StatusCode::from_u16(status).expect("a status");
-        verdict("h:80", status, &HeaderMap::new(), "why")
+        verdict("h:80", status, &HeaderMap::new())
     }
 
     #[test]
@@ -99,9 +105,10 @@ mod tests {
             assert_eq!(of(status), Verdict::Delivered, "{status}");
         }
         for status in [400, 406, 409, 411, 412, 413, 414, 415, 418, 422, 428, 431, 451] {
-            let Verdict::Refused(refusal) = of(status) else { panic!("{status}") };
-            assert!(refusal.reason.contains("h:80 answered") && refusal.reason.ends_with(": why"));
+            let Verdict::Refused { refusal, patience, .. } = of(status) else { panic!("{status}") };
+            assert!(refusal.reason.contains(&format!("h:80 answered {status}")));
             assert_eq!(refusal.ground == Ground::Size, status == 413);
+            assert_eq!(patience == Patience::Timeout, status == 409);
         }
         for status in [401, 403, 407] {
             assert!(matches!(of(status), Verdict::Later(Failure::Unauthenticated(_), None)));
@@ -111,6 +118,24 @@ mod tests {
         {
             assert!(matches!(of(status), Verdict::Later(Failure::Unusable(_), None)), "{status}");
         }
+    }
+
+    #[test]
+    fn a_wait_is_named_and_one_answer_with_it_refuses_nothing() {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("7"));
+        let of = |status| verdict("h:80", status, &headers);
+        let Verdict::Refused { refusal, patience, after } = of(StatusCode::PAYLOAD_TOO_LARGE)
+        else {
+            panic!("413")
+        };
+        assert_eq!((patience, after), (Patience::Timeout, Some(Duration::from_secs(7))));
+        assert!(refusal.reason.ends_with("413 Payload Too Large, retry-after: 7 s"));
+        let Verdict::Later(failure, after) = of(StatusCode::SERVICE_UNAVAILABLE) else {
+            panic!("503")
+        };
+        assert_eq!(after, Some(Duration::from_secs(7)));
+        assert!(failure.to_string().contains("retry-after: 7 s"), "{failure}");
     }
 
     #[test]

@@ -19,9 +19,9 @@ use base64::engine::general_purpose::STANDARD;
 use super::config::{QueueKind, SqsConfig};
 use super::message::{Limits, Message, TEXT_TYPE};
 use super::url::QueueUrl;
-use super::verdict::{Rejection, Verdict, chain, of_entry, of_request};
+use super::verdict::{Rejection, Verdict, of_entry, of_request};
 use crate::outlet::{Ground, Refusal};
-use crate::sink::attempts::Failure;
+use crate::sink::attempts::{Failure, chain};
 use crate::sink::roots::roots;
 
 /// Timeout for a connection.

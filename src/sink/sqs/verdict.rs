@@ -11,7 +11,7 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
 use crate::outlet::{Ground, Refusal};
-use crate::sink::attempts::Failure;
+use crate::sink::attempts::{Failure, chain};
 
 /// Codes of errors about who sends.
 const CREDENTIALS: [&str; 18] = [
@@ -179,20 +179,6 @@ fn said(address: &str, code: &str, message: Option<&str>) -> String {
         (code, "") => format!("{address} answered {code}"),
         (code, message) => format!("{address} answered {code}: {message}"),
     }
-}
-
-/// An error and its causes.
-pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let said = cause.to_string();
-        if !said.is_empty() && !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        next = cause.source();
-    }
-    crate::excerpt::at_most(300, &text)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ async fn settings_that_do_not_fit_are_errors() {
         ("[redis]\nstream = 'x'\n", "`redis.stream`"),
         ("[delivery]\nmode = 'exactly-once'\n", "`delivery.mode`"),
         ("[http]\nca_file = '/ca.pem'\n", "https://"),
+        ("[http]\ncert_file = '/own.pem'\nkey_file = '/own.key'\n", "https://"),
         ("[http]\nsecret = 's3cret'\n", "openssl rand"),
         ("[http]\nlanes = 0\n", "`http.lanes`"),
         ("[http]\ntimeout = '0s'\n", "`http.timeout`"),

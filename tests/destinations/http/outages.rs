@@ -97,9 +97,38 @@ async fn wait_that_the_server_asks_for_is_kept() {
     });
     let walpost = fixture.run().await;
     fixture.insert(1, 1).await;
+    walpost.await_line("retry-after: 2 s", SHORT_TIMEOUT).await;
     fixture.assert_exact().await;
     let requests = fixture.receiver.requests();
     assert!(requests[1].at - requests[0].at >= Duration::from_secs(2));
+    stop(walpost).await;
+}
+
+/// An earlier request of the event may still be at work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conflict_that_passes_is_no_reason_to_skip_the_event() {
+    let fixture = HttpFixture::new().await.configured("[poison]\nrefused = 'skip'\n");
+    let count = AtomicU32::new(0);
+    fixture.receiver.answers(move |_| match count.fetch_add(1, Ordering::Relaxed) {
+        0 | 1 => Answer::of(409),
+        _ => Answer::of(200),
+    });
+    let walpost = fixture.run().await;
+    fixture.insert(3, 1).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+/// The head of an answer says that the endpoint has the event.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn event_is_sent_once_though_the_body_of_the_answer_does_not_end() {
+    let fixture = HttpFixture::new().await;
+    fixture.receiver.answers(|_| Answer { is_endless: true, ..Answer::of(200) });
+    let walpost = fixture.run().await;
+    fixture.insert(3, 1).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(fixture.receiver.requests().len(), 3);
+    fixture.assert_exact().await;
     stop(walpost).await;
 }
 
@@ -110,13 +139,11 @@ async fn wrong_url_is_said_and_waited_for() {
     for (status, advice) in
         [(404, "correct http.url"), (410, "wants no events any more"), (308, "redirects")]
     {
-        fixture
-            .receiver
-            .answers(move |_| Answer { body: "nobody here".into(), ..Answer::of(status) });
+        fixture.receiver.answers(move |_| Answer { body: "b0dy".into(), ..Answer::of(status) });
         let walpost = fixture.run().await;
         fixture.insert(3, 3).await;
         let line = walpost.await_line(advice, SHORT_TIMEOUT).await;
-        assert!(line.contains(&status.to_string()) && line.contains("nobody here"), "{line}");
+        assert!(line.contains(&status.to_string()) && !line.contains("b0dy"), "{line}");
         fixture.receiver.answers(|_| Answer::of(200));
         fixture.assert_exact().await;
         walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
@@ -169,5 +196,10 @@ async fn server_that_is_away_at_the_start_is_waited_for() {
     let published =
         r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
+    // Nothing is sent meanwhile.
+    fixture.receiver.stop().await;
+    eventually(LONG_TIMEOUT, "it is not ready", async || !ask("/readyz").await.0).await;
+    fixture.receiver.start_again();
+    eventually(LONG_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
     stop(walpost).await;
 }

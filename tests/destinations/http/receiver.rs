@@ -1,22 +1,24 @@
 //! An HTTP server that accepts events, or answers as a test wants.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
-use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
@@ -63,13 +65,58 @@ pub struct Answer {
     pub status: u16,
     pub headers: Vec<(&'static str, String)>,
     pub body: String,
+    /// Whether its body does not end.
+    pub is_endless: bool,
+    /// Whether the connection is closed instead.
+    pub closes: bool,
     /// The time before it.
     pub after: Duration,
 }
 
+/// The body of an answer.
+struct Reply {
+    next: Option<Bytes>,
+    is_endless: bool,
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Closed;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Closed>>> {
+        match self.next.take() {
+            None if self.is_endless => Poll::Pending,
+            next => Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.next {
+            _ if self.is_endless => SizeHint::default(),
+            next => SizeHint::with_exact(next.as_ref().map_or(0, Bytes::len) as u64),
+        }
+    }
+}
+
+/// The connection is closed without an answer.
+#[derive(Debug)]
+struct Closed;
+
+impl std::fmt::Display for Closed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("closed")
+    }
+}
+
+impl std::error::Error for Closed {}
+
 impl Answer {
     pub fn of(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: String::new(), after: Duration::ZERO }
+        let (headers, body) = (Vec::new(), String::new());
+        Self { status, headers, body, is_endless: false, closes: false, after: Duration::ZERO }
     }
 }
 
@@ -101,16 +148,28 @@ impl Receiver {
         Self::over(None)
     }
 
-    /// The same by TLS, with this certificate and key.
-    pub fn with_tls(certificate: &Path, key: &Path) -> Self {
+    /// The same by TLS, with this certificate and key; of clients that have a certificate of that
+    /// authority, if there is one.
+    pub fn with_tls(certificate: &Path, key: &Path, clients: Option<&Path>) -> Self {
         let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
             .and_then(Iterator::collect)
             .expect("certificates");
         let key = PrivateKeyDer::from_pem_file(key).expect("a key");
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let provider = Arc::new(ring::default_provider());
+        let verifier = clients.map(|root| {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_file(root).expect("a certificate")).expect("a root");
+            let roots = Arc::new(roots);
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
+            verifier.build().expect("a verifier")
+        });
+        let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_no_client_auth()
+            .with_client_cert_verifier(
+                verifier.unwrap_or_else(WebPkiClientVerifier::no_client_auth),
+            )
             .with_single_cert(chain, key)
             .expect("a pair");
         Self::over(Some(TlsAcceptor::from(Arc::new(config))))
@@ -234,12 +293,9 @@ impl Drop for Busy<'_> {
     }
 }
 
-async fn answer(
-    inner: Arc<Inner>,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(inner: Arc<Inner>, request: Request<Incoming>) -> Result<Response<Reply>, Closed> {
     let (head, body) = request.into_parts();
-    let Ok(body) = body.collect().await else { return Ok(Response::default()) };
+    let body = body.collect().await.map_err(|_| Closed)?;
     let mut received = Received {
         method: head.method.to_string(),
         target: head.uri.to_string(),
@@ -255,12 +311,16 @@ async fn answer(
     let busy = Busy { inner: &inner, key };
     let answer = (locked(&inner.plan))(&received);
     tokio::time::sleep(answer.after).await;
-    received.status = answer.status;
+    received.status = if answer.closes { 0 } else { answer.status };
     drop(busy);
     locked(&inner.requests).push(received);
+    if answer.closes {
+        return Err(Closed);
+    }
     let mut response = Response::builder().status(answer.status);
     for (name, value) in answer.headers {
         response = response.header(name, value);
     }
-    Ok(response.body(Full::from(answer.body)).expect("an answer"))
+    let next = (!answer.body.is_empty()).then(|| Bytes::from(answer.body));
+    Ok(response.body(Reply { next, is_endless: answer.is_endless }).expect("an answer"))
 }

@@ -74,18 +74,50 @@ async fn authorization_is_sent_and_a_wrong_one_ends_the_start() {
 
 /// An endpoint's error page may repeat the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn authorization_that_an_endpoint_repeats_is_not_logged() {
+async fn body_of_an_answer_is_logged_at_debug_alone() {
     let fixture = HttpFixture::new().await;
     fixture.receiver.answers(|request| {
         let body = format!("denied: {}", request.header("authorization").unwrap_or_default());
         Answer { body, ..Answer::of(500) }
     });
     fixture.insert(3, 3).await;
-    let command = fixture.command("run").env("WALPOST_HTTP_AUTHORIZATION", "Bearer t0ken");
-    let walpost = command.start();
-    walpost.await_line("its text is not shown", SHORT_TIMEOUT).await;
-    assert!(!walpost.said("t0ken"), "{:?}", walpost.stderr());
-    fixture.receiver.answers(|_| Answer::of(200));
+    for (level, is_logged) in [("info", false), ("debug", true)] {
+        let walpost = fixture
+            .command("run")
+            .args(["--log-level", level])
+            .env("WALPOST_HTTP_AUTHORIZATION", "Bearer t0ken")
+            .start();
+        walpost.await_line("answered 500", SHORT_TIMEOUT).await;
+        if is_logged {
+            walpost.await_line("t0ken", SHORT_TIMEOUT).await;
+        }
+        assert_eq!(walpost.said("t0ken"), is_logged, "{:?}", walpost.stderr());
+        stop(walpost).await;
+    }
+}
+
+/// TLS 1.3 rejects a client without a certificate only after the client's handshake.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificate_is_shown_and_its_lack_is_noticed_before_the_first_event() {
+    let authority = CertificateAuthority::new();
+    let (server, own) = (authority.server("127.0.0.1"), authority.client("own", "walpost"));
+    let root = authority.root();
+    let receiver = Receiver::with_tls(&server.certificate, &server.key, Some(&root));
+    let mut fixture = HttpFixture::with(receiver).await;
+    fixture.url = fixture.url.replace("http://", "https://");
+    let toml = format!("[http]\nca_file = '{}'\n", root.display());
+    let fixture = fixture.configured(&toml);
+    let (code, said) = fixture.ended("check", &[]).await;
+    assert_ne!(code, Some(0));
+    assert!(said.contains("CertificateRequired"), "{said}");
+    let walpost = fixture.command("run").start();
+    walpost.await_line("CertificateRequired", SHORT_TIMEOUT).await;
+    stop(walpost).await;
+    let (certificate, key) = (own.certificate.display(), own.key.display());
+    let toml = format!("{toml}cert_file = '{certificate}'\nkey_file = '{key}'\n");
+    let fixture = fixture.configured(&toml);
+    let walpost = fixture.run().await;
+    fixture.insert(3, 3).await;
     fixture.assert_exact().await;
     stop(walpost).await;
 }
@@ -94,7 +126,7 @@ async fn authorization_that_an_endpoint_repeats_is_not_logged() {
 async fn tls_with_a_private_authority_is_used_and_verified() {
     let (authority, stranger) = (CertificateAuthority::new(), CertificateAuthority::new());
     let pair = authority.server("127.0.0.1");
-    let receiver = Receiver::with_tls(&pair.certificate, &pair.key);
+    let receiver = Receiver::with_tls(&pair.certificate, &pair.key, None);
     let mut fixture = HttpFixture::with(receiver).await;
     fixture.url = fixture.url.replace("http://", "https://");
     let ca = |authority: &CertificateAuthority| {
