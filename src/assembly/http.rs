@@ -41,6 +41,10 @@ pub(crate) fn http_config(
         return Err(invalid(Setting::HttpUrl, "is needed with sink.kind = \"http\""));
     }
     let url = HttpUrl::parse(url).map_err(|error| invalid(Setting::HttpUrl, &error))?;
+    if config.poison.missing_topic.is_some() && !url.names_topic() {
+        let reason = "has no effect without {topic} in http.url: remove it";
+        return Err(invalid(Setting::PoisonMissingTopic, reason));
+    }
     if config.poison.include(Policy::DeadLetter) && !url.names_topic() {
         let reason = "a policy is `dead_letter`: {topic} has to be part of the URL, so that dead \
                       letters (poison.dead_letter_topic) go elsewhere";
@@ -73,15 +77,16 @@ pub(crate) fn http_config(
     }
     let own = |path: &PathBuf| environment.path(path);
     let roots = http.ca_file.as_ref().map(own).or_else(source::system_bundle);
-    let (lanes, timeout, authorization) = (http.lanes, http.timeout, http.authorization);
     Ok(HttpConfig {
         url,
         roots,
         identity,
         signers: signers.unwrap_or_default(),
-        authorization,
-        lanes,
-        timeout,
+        authorization: http.authorization,
+        lanes: http.lanes,
+        timeout: http.timeout,
+        give_up_after: http.give_up_after,
+        waits_for_topic: config.poison.missing_topic.is_none(),
         dead_letters: config.poison.dead_letter_topic.clone(),
     })
 }

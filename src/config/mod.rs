@@ -267,6 +267,8 @@ pub struct Http {
     pub lanes: u16,
     /// How long an answer may take.
     pub timeout: Duration,
+    /// After which time an event that gets errors which usually pass counts as rejected; `None`: never.
+    pub give_up_after: Option<Duration>,
     /// The authorities that sign its certificate; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
     /// The client's certificate.

@@ -222,6 +222,9 @@ settings! {
     HttpTimeout = row("http.timeout", Duration, "How long an answer may take. Accepts `ms`, `s` and `min`.")
         .details("Then the event is sent again.")
         .variable().default("30s");
+    HttpGiveUpAfter = row("http.give_up_after", Duration, "After which time an event that is always answered 5xx, 408, 421, 423, 424, 425 or 429, or not within `http.timeout`, counts as rejected (`poison.refused`), if others are accepted. Accepts `s`, `min` and `h`.")
+        .details("Without it, the event is sent again until the endpoint takes it. See [answers](http.md#answers).")
+        .variable();
     HttpCaFile = row("http.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `https://`. Without it, those of the operating system.")
         .variable();
     HttpCertFile = row("http.cert_file", Text, "PEM file of walpost's own certificate, for an `https://` server that verifies its clients. Read again at each connect.")
@@ -281,7 +284,7 @@ settings! {
     PoisonInvalidTopic = row("poison.invalid_topic", Text, "Policy for an event whose topic has an invalid name, or is not in `record.topics_allowed`: `halt`, `dead_letter` or `skip`.")
         .default("halt");
     PoisonMissingTopic = row("poison.missing_topic", Text, "Policy for an event whose topic does not exist or may not be written to: `wait`, `halt`, `dead_letter` or `skip`.")
-        .details("With RabbitMQ it is for an event that no queue takes. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
+        .details("With RabbitMQ it is for an event that no queue takes, with HTTP for one that is answered 404 if `http.url` contains `{topic}`. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
         .default("wait");
     PoisonRefused = row("poison.refused", Text, "Policy for an event that the brokers reject permanently: `halt`, `dead_letter` or `skip`.")
         .default("halt");

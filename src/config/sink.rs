@@ -2,6 +2,7 @@
 //! that none is ignored silently.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use secrecy::SecretString;
 
@@ -11,7 +12,7 @@ use super::{
 };
 
 /// Destinations that tell that there is no place for a record.
-const MISS_TOPICS: [SinkKind; 2] = [SinkKind::Kafka, SinkKind::RabbitMq];
+const MISS_TOPICS: [SinkKind; 3] = [SinkKind::Http, SinkKind::Kafka, SinkKind::RabbitMq];
 
 /// Settings of Kafka alone, outside of `[kafka]`.
 const KAFKAS: [Setting; 6] = [
@@ -22,6 +23,12 @@ const KAFKAS: [Setting; 6] = [
     Setting::DeliveryTransactionBytes,
     Setting::PoisonRetries,
 ];
+
+/// A duration that is not zero.
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = units::parse_duration(text).map_err(|error| error.to_string())?;
+    if duration.is_zero() { Err("it is 0".to_owned()) } else { Ok(duration) }
+}
 
 impl Values {
     /// The destination.
@@ -104,11 +111,8 @@ impl Values {
             secret: secret(Setting::HttpSecret),
             authorization: secret(Setting::HttpAuthorization),
             lanes: self.parsed(Setting::HttpLanes, values::lanes)?,
-            timeout: self.parsed(Setting::HttpTimeout, |text| {
-                units::parse_duration(text).map_err(|error| error.to_string()).and_then(|timeout| {
-                    if timeout.is_zero() { Err("it is 0".to_owned()) } else { Ok(timeout) }
-                })
-            })?,
+            timeout: self.parsed(Setting::HttpTimeout, duration)?,
+            give_up_after: self.optional(Setting::HttpGiveUpAfter, duration)?,
             ca_file: path(Setting::HttpCaFile),
             cert_file: path(Setting::HttpCertFile),
             key_file: path(Setting::HttpKeyFile),

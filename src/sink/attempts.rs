@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use tokio::sync::Notify;
 use super::{Condition, Fault, Outcome, Report};
 use crate::ledger::Seq;
 use crate::metrics::{Metrics, Published};
+use crate::record::Record;
 
 /// The code of the publish-error metric for records that are refused.
 pub(super) const REFUSED: &str = "refused";
@@ -62,6 +64,21 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
         next = cause.source();
     }
     crate::excerpt::at_most(300, &text)
+}
+
+/// Records with the same number keep their order: those of a key. Those without one have no order, and
+/// differ in their ids.
+pub(super) fn order(record: &Record<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    if let Some(key) = record.key {
+        key.hash(&mut hasher);
+    } else {
+        (record.topic, record.value).hash(&mut hasher);
+        for header in &record.headers {
+            (&header.name, &header.value).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
 }
 
 /// What is known of a record in flight apart from what is sent.

@@ -4,6 +4,7 @@
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
+mod blame;
 mod http;
 mod kills;
 mod names;

@@ -42,6 +42,7 @@ fn every_key_of_http_is_read_and_its_secrets_are_hidden() {
         authorization = "Bearer s3cret"
         lanes = 3
         timeout = "2s"
+        give_up_after = "1h"
         ca_file = "ca.pem"
         cert_file = "own.pem"
         key_file = "own.key"
@@ -54,6 +55,7 @@ fn every_key_of_http_is_read_and_its_secrets_are_hidden() {
     assert_eq!(http.secret.as_ref().map(ExposeSecret::expose_secret), Some("s3cret"));
     assert_eq!(http.authorization.as_ref().map(ExposeSecret::expose_secret), Some("Bearer s3cret"));
     assert_eq!((http.lanes, http.timeout.as_secs()), (3, 2));
+    assert_eq!(http.give_up_after, Some(Duration::from_secs(3600)));
     let files = [&http.ca_file, &http.cert_file, &http.key_file];
     assert_eq!(files.map(Clone::clone), ["ca.pem", "own.pem", "own.key"].map(|it| Some(it.into())));
     let unset = |row: &&Displayed| row.key.starts_with("http.") && row.origin == Origin::Default;

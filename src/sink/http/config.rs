@@ -26,6 +26,10 @@ pub struct HttpConfig {
     pub lanes: u16,
     /// How long an answer may take.
     pub timeout: Duration,
+    /// After which time an event that gets errors which usually pass is a suspect; `None`: never.
+    pub give_up_after: Option<Duration>,
+    /// Whether a topic is waited for if nothing takes it.
+    pub waits_for_topic: bool,
     /// The topic of dead letters.
     pub dead_letters: String,
 }

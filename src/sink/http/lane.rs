@@ -1,5 +1,6 @@
 //! A lane: one connection, with one request in flight.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,10 +15,13 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::config::{HttpConfig, HttpSource};
-use super::connection::{Connection, connect};
+use super::connection::{Connection, connect, is_of_tls};
+use super::patience::{Limits, Patience, Tried};
 use super::request::Delivery;
-use super::verdict::{Patience, Verdict, verdict};
+use super::verdict::{Verdict, verdict};
 use crate::excerpt::at_most;
+use crate::outlet::{Ground, Refusal};
+use crate::position::EventPosition;
 use crate::sink::Outcome;
 use crate::sink::attempts::{Attempts, Failure, chain};
 use crate::sink::delays::delays;
@@ -50,6 +54,17 @@ pub(super) struct Lane {
     open: Option<Open>,
     /// The body of the last answer.
     rest: Option<(StatusCode, Incoming)>,
+    tried: Tried,
+    limits: Limits,
+}
+
+/// An event on its way to a lane.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) position: EventPosition,
+    /// Events with the same number keep their order.
+    pub(super) order: u64,
+    pub(super) delivery: Delivery,
 }
 
 /// An open connection, and the configuration that it was opened with.
@@ -59,21 +74,36 @@ struct Open {
     since: Instant,
 }
 
+/// Whether events of the same order may follow one.
+enum Passed {
+    Yes,
+    No,
+}
+
 /// Nothing more is to be sent: the sink is gone.
 struct Gone;
 
-/// Why a request has no answer.
+/// Why an event has no answer.
 enum Unanswered {
-    /// The connection was not there, or ended.
-    Lost(Failure),
+    /// It cannot be a request.
+    Unmade(String),
+    /// There is no connection.
+    Unsent(Failure),
+    /// The connection ended.
+    Cut(Failure),
     /// The answer took too long.
     Late(Failure),
 }
 
 impl Unanswered {
     fn verdict(self) -> Verdict {
-        let (Self::Lost(failure) | Self::Late(failure)) = self;
-        Verdict::Later(failure, None)
+        let (failure, patience) = match self {
+            Self::Unsent(failure) => return Verdict::Later(failure, None),
+            Self::Unmade(reason) => (Failure::Unusable(reason), Patience::None),
+            Self::Cut(failure) => (failure, Patience::Short),
+            Self::Late(failure) => (failure, Patience::Long),
+        };
+        Verdict::Suspect { failure, ground: Ground::Other, patience, after: None }
     }
 }
 
@@ -84,28 +114,33 @@ impl Lane {
         epoch: watch::Receiver<u64>,
         attempts: Arc<Attempts<u16>>,
     ) -> Self {
-        Self { number, source, epoch, attempts, open: None, rest: None }
+        let (open, rest) = (None, None);
+        let (tried, limits) = (Tried::default(), Limits::default());
+        Self { number, source, epoch, attempts, open, rest, tried, limits }
     }
 
     /// Works until the sink is gone.
-    pub(super) async fn run(mut self, mut deliveries: UnboundedReceiver<Delivery>) {
-        let mut refused = None;
+    pub(super) async fn run(mut self, mut events: UnboundedReceiver<Queued>) {
+        let mut suspects = (0, HashSet::new());
         loop {
-            let delivery = tokio::select! {
+            let queued = tokio::select! {
                 biased;
-                delivery = deliveries.recv() => delivery,
+                queued = events.recv() => queued,
                 // One lane suffices.
                 never = self.watch(), if self.number == 0 => match never {},
             };
-            let Some(delivery) = delivery else { return };
-            let epoch = *self.epoch.borrow_and_update();
-            // What follows a refused event is produced again, behind it.
-            if delivery.sent.epoch < epoch || refused == Some(delivery.sent.epoch) {
+            let Some(queued) = queued else { return };
+            let (epoch, order) = (queued.delivery.sent.epoch, queued.order);
+            if suspects.0 != epoch {
+                suspects = (epoch, HashSet::new());
+            }
+            // What has to follow a suspect is produced again, behind it.
+            if epoch < *self.epoch.borrow_and_update() || suspects.1.contains(&order) {
                 continue;
             }
-            match self.deliver(delivery).await {
-                Ok(None) => {}
-                Ok(Some(epoch)) => refused = Some(epoch),
+            match self.deliver(queued).await {
+                Ok(Passed::Yes) => {}
+                Ok(Passed::No) => drop(suspects.1.insert(order)),
                 Err(Gone) => return,
             }
         }
@@ -139,12 +174,11 @@ impl Lane {
         Ok(since)
     }
 
-    /// Sends it until that succeeds, or its epoch is over. Returns the epoch if the endpoint rejects
-    /// it for good.
-    async fn deliver(&mut self, delivery: Delivery) -> Result<Option<u64>, Gone> {
+    /// Sends an event until the endpoint takes it, it is a suspect, or its epoch is over.
+    async fn deliver(&mut self, queued: Queued) -> Result<Passed, Gone> {
+        let Queued { position, delivery, .. } = queued;
         let mut delays = delays(RETRY_DELAYS);
         let mut epoch = self.epoch.clone();
-        let mut refused = None;
         loop {
             let attempted = tokio::select! {
                 attempted = self.attempt(&delivery) => Some(attempted),
@@ -158,44 +192,40 @@ impl Lane {
                     // A request that was given up must not stay in front of the next one.
                     (self.open, self.rest) = (None, None);
                     self.attempts.gives_up(&self.number);
-                    return Ok(None);
+                    return Ok(Passed::Yes);
                 }
                 Some(Verdict::Delivered) => {
+                    self.tried.succeeds(position);
                     self.done(delivery, Outcome::Delivered);
                     self.finish().await;
-                    return Ok(None);
+                    return Ok(Passed::Yes);
                 }
-                Some(Verdict::Refused { refusal, patience, after }) => {
-                    let since = *refused.get_or_insert_with(Instant::now);
-                    if patience == Patience::None || since.elapsed() >= self.timeout() {
-                        let epoch = delivery.sent.epoch;
-                        self.done(delivery, Outcome::Refused(refusal));
-                        self.finish().await;
-                        return Ok(Some(epoch));
-                    }
-                    (Failure::Unusable(refusal.reason), after)
+                Some(Verdict::Suspect { failure, ground, patience, .. })
+                    if self.tried.fails(position, patience, self.limits, Instant::now()) =>
+                {
+                    let reason = failure.to_string();
+                    let refusal = Refusal { ground, may_pass: false, reason };
+                    self.done(delivery, Outcome::Suspect(refusal));
+                    self.finish().await;
+                    return Ok(Passed::No);
                 }
+                Some(Verdict::Suspect { failure, after, .. }) => (failure, after),
                 Some(Verdict::Later(failure, after)) => {
-                    refused = None;
+                    self.tried.forget();
                     (failure, after)
                 }
             };
-            let after = after.unwrap_or_default();
             self.attempts.fails(self.number, failure, [delivery.sent.topic.as_str()]);
             self.finish().await;
-            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]).max(after);
+            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]);
             tokio::select! {
-                () = sleep(delay) => {}
+                () = sleep(delay.max(after.unwrap_or_default())) => {}
                 changed = epoch.changed() => {
                     self.attempts.gives_up(&self.number);
-                    return changed.map(|()| None).map_err(|_| Gone);
+                    return changed.map(|()| Passed::Yes).map_err(|_| Gone);
                 }
             }
         }
-    }
-
-    fn timeout(&self) -> Duration {
-        self.open.as_ref().map_or(Duration::ZERO, |open| open.config.timeout)
     }
 
     fn done(&self, delivery: Delivery, outcome: Outcome) {
@@ -205,27 +235,25 @@ impl Lane {
 
     async fn attempt(&mut self, delivery: &Delivery) -> Verdict {
         let was_open = self.open.as_ref().is_some_and(Open::is_usable);
-        match self.exchange(delivery).await {
-            // The server may have closed an idle connection meanwhile.
-            Err(Unanswered::Lost(_)) if was_open => {
-                self.exchange(delivery).await.unwrap_or_else(Unanswered::verdict)
-            }
-            answered => answered.unwrap_or_else(Unanswered::verdict),
+        let mut answered = self.exchange(delivery).await;
+        // The server may have closed an idle connection meanwhile.
+        if was_open && matches!(answered, Err(Unanswered::Unsent(_) | Unanswered::Cut(_))) {
+            answered = self.exchange(delivery).await;
         }
+        answered.unwrap_or_else(Unanswered::verdict)
     }
 
     /// One request and the head of its answer, which decides. The connection is closed unless it has an
     /// answer.
     async fn exchange(&mut self, delivery: &Delivery) -> Result<Verdict, Unanswered> {
-        self.ready().await.map_err(Unanswered::Lost)?;
+        self.ready().await.map_err(Unanswered::Unsent)?;
         let Some(mut open) = self.open.take() else {
             let failure = Failure::Unreachable("the connection was lost".to_owned());
-            return Err(Unanswered::Lost(failure));
+            return Err(Unanswered::Unsent(failure));
         };
         let address = open.config.url.address();
         let unreachable = |reason: &str| Failure::Unreachable(format!("{address}: {reason}"));
-        let request = request(delivery, &open.config)
-            .map_err(|reason| Unanswered::Lost(unreachable(&reason)))?;
+        let request = request(delivery, &open.config).map_err(Unanswered::Unmade)?;
         let limit = open.config.timeout;
         let answered = timeout(limit, async {
             let sender = &mut open.connection.sender;
@@ -234,11 +262,15 @@ impl Lane {
         });
         let late = |_| Unanswered::Late(unreachable(&format!("no answer within {limit:?}")));
         let answered = answered.await.map_err(late)?;
-        let lost = |error: hyper::Error| Unanswered::Lost(unreachable(&chain(&error)));
+        let lost = |error: hyper::Error| {
+            let failure = unreachable(&format!("no answer: {}", chain(&error)));
+            if is_of_tls(&error) { Unanswered::Unsent(failure) } else { Unanswered::Cut(failure) }
+        };
         let (head, body) = answered.map_err(lost)?.into_parts();
+        let waits_for_topic = open.config.url.names_topic().then_some(open.config.waits_for_topic);
         self.open = Some(open);
         self.rest = Some((head.status, body));
-        Ok(verdict(&address, head.status, &head.headers))
+        Ok(verdict(&address, head.status, &head.headers, waits_for_topic))
     }
 
     /// Reads the body of the last answer; the connection is closed if that does not end.
@@ -263,6 +295,7 @@ impl Lane {
         }
         self.open = None;
         let config = self.source.read().map_err(Failure::Unusable)?;
+        self.limits = Limits { timeout: config.timeout, give_up_after: config.give_up_after };
         let connection = connect(&config).await?;
         self.open = Some(Open { connection, config, since: Instant::now() });
         Ok(())

@@ -12,6 +12,7 @@ mod config;
 mod connection;
 mod lane;
 mod names;
+mod patience;
 mod request;
 mod signature;
 mod sink;

@@ -4,18 +4,19 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::thread;
 
+use hyper::header::{HeaderName, HeaderValue};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use super::config::{HttpConfig, HttpSource};
-use super::lane::Lane;
+use super::lane::{Lane, Queued};
 use super::request::Delivery;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
-use crate::outlet::{Outlet, ProduceError};
+use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::attempts::Taken;
+use crate::sink::attempts::{Taken, order};
 use crate::sink::{Condition, Peer, Report, Sink, SinkError};
 
 /// An HTTP endpoint.
@@ -27,11 +28,12 @@ const ENDPOINT: Peer = Peer {
     has_lanes: true,
 };
 
+/// How large the headers of a request may be, in bytes: more than common servers accept.
+const HEADERS_MAX: usize = 64 << 10;
+
 /// An HTTP endpoint.
 pub struct HttpSink {
-    lanes: Vec<UnboundedSender<Delivery>>,
-    /// The lane of the next record without a key.
-    next: usize,
+    lanes: Vec<UnboundedSender<Queued>>,
     /// Rises with each replaced producer: lanes drop what is older.
     epoch: watch::Sender<u64>,
     taken: Taken<u16>,
@@ -67,19 +69,33 @@ impl HttpSink {
         };
         thread.spawn(work).map_err(failed)?;
         let dead_letters = config.dead_letters.clone();
-        Ok(Self { lanes, next: 0, epoch, taken, dead_letters })
+        Ok(Self { lanes, epoch, taken, dead_letters })
     }
 
-    fn lane(&mut self, key: Option<&[u8]>) -> usize {
-        let Some(key) = key else {
-            self.next = (self.next + 1) % self.lanes.len();
-            return self.next;
-        };
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        let lanes = self.lanes.len() as u64;
-        usize::try_from(hasher.finish() % lanes).unwrap_or_default()
+    /// The lane of a key, or of an event without one: the same each time that it is produced.
+    fn lane_of(&self, position: EventPosition, key: Option<u64>) -> usize {
+        let number = key.unwrap_or_else(|| {
+            let mut hasher = DefaultHasher::new();
+            position.commit_lsn.hash(&mut hasher);
+            hasher.finish().wrapping_add(position.ordinal.into())
+        });
+        usize::try_from(number % self.lanes.len() as u64).unwrap_or_default()
     }
+}
+
+/// Why a request with these headers cannot be sent.
+fn too_large(headers: &[(HeaderName, HeaderValue)]) -> Option<Refusal> {
+    // With `: ` and the end of the line.
+    let lines = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let bytes: usize = lines.sum();
+    (bytes > HEADERS_MAX).then(|| Refusal {
+        ground: Ground::Size,
+        may_pass: false,
+        reason: format!(
+            "its headers have {bytes} bytes, and walpost sends at most {HEADERS_MAX}: publish smaller \
+             ones, or leave headers of rows out by record.headers"
+        ),
+    })
 }
 
 impl Outlet for HttpSink {
@@ -90,17 +106,23 @@ impl Outlet for HttpSink {
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
         let epoch = *self.epoch.borrow();
-        let delivery = Delivery::new((epoch, seq), position, record, &self.dead_letters);
+        let delivery = Delivery::new((epoch, seq), position, record, &self.dead_letters)
+            .and_then(|delivery| too_large(&delivery.headers).map_or(Ok(delivery), Err));
         let delivery = delivery.map_err(|refusal| {
             self.taken.refused(record.topic);
             ProduceError::Refused(refusal)
         })?;
-        let lane = self.lane(record.key);
-        if self.lanes[lane].send(delivery).is_err() {
+        let order = order(record);
+        let lane = self.lane_of(position, record.key.map(|_| order));
+        if self.lanes[lane].send(Queued { position, order, delivery }).is_err() {
             return Err(ProduceError::Broken("the thread of the requests has ended".to_owned()));
         }
         crate::crash_points::point!("produced");
         Ok(())
+    }
+
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        Some(order(record))
     }
 }
 
@@ -130,5 +152,23 @@ impl Sink for HttpSink {
         self.epoch.send_modify(|epoch| *epoch += 1);
         self.taken.replaced(before);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_limited_in_their_number_and_size() {
+        let of = |count: usize, bytes: usize| {
+            let value = HeaderValue::from_bytes(&vec![b'x'; bytes]).expect("valid");
+            too_large(&vec![(HeaderName::from_static("h"), value); count])
+        };
+        assert_eq!(of(1, HEADERS_MAX - 5), None);
+        let refusal = of(1, HEADERS_MAX - 4).expect("too large");
+        assert!(refusal.ground == Ground::Size && refusal.reason.contains("65537 bytes"));
+        // hyper takes no more than 32768.
+        assert!(of(HEADERS_MAX / 5, 0).is_none() && of(HEADERS_MAX / 5 + 1, 0).is_some());
     }
 }

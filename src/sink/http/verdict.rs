@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 
-use crate::outlet::{Ground, Refusal};
+use super::patience::Patience;
+use crate::outlet::Ground;
 use crate::sink::attempts::Failure;
 
 /// The longest wait that an endpoint can ask for.
@@ -16,62 +17,78 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 pub(super) enum Verdict {
     /// The endpoint has taken the event.
     Delivered,
-    /// It rejects the event.
-    Refused { refusal: Refusal, patience: Patience, after: Option<Duration> },
-    /// The event is to be sent again, at the earliest after that time.
+    /// The endpoint cannot be used: the event is to be sent again, at the earliest after that time.
     Later(Failure, Option<Duration>),
+    /// The event may be the reason, if such answers last.
+    Suspect { failure: Failure, ground: Ground, patience: Patience, after: Option<Duration> },
 }
 
-/// How long a rejection has to last before it counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    None,
-    /// As long as an earlier request of the same event may still be at work.
-    Timeout,
-}
-
-/// By the status code (<https://www.rfc-editor.org/rfc/rfc9110.html#name-status-codes>).
-///
-/// A code that would be the same for every event does not count against this one: with a policy that
-/// skips, a wrong URL would skip everything.
-pub(super) fn verdict(address: &str, status: StatusCode, headers: &HeaderMap) -> Verdict {
+/// By the status code (<https://www.rfc-editor.org/rfc/rfc9110.html#name-status-codes>). No code says for
+/// certain that an event is at fault: with a wrong URL or a wrong configuration, all are answered alike.
+/// `waits_for_topic`: a topic without a path is waited for; `None`: the URL is the same for all topics.
+pub(super) fn verdict(
+    address: &str,
+    status: StatusCode,
+    headers: &HeaderMap,
+    waits_for_topic: Option<bool>,
+) -> Verdict {
     if status.is_success() {
         return Verdict::Delivered;
     }
     let after = retry_after(headers, SystemTime::now());
     let wait = after.map(|after| format!(", retry-after: {} s", after.as_secs()));
-    let reason = format!("{address} answered {status}{}", wait.unwrap_or_default());
-    let unusable = |advice: &str| Failure::Unusable(format!("{reason} ({advice})"));
-    let failure = match status {
-        StatusCode::UNAUTHORIZED
-        | StatusCode::FORBIDDEN
-        | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Failure::Unauthenticated(reason),
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
-            unusable("nothing takes events there: correct http.url, or start what should")
+    let advice = advice(status, waits_for_topic.is_some());
+    let advice = advice.map(|advice| format!(" ({advice})"));
+    let reason = format!(
+        "{address} answered {status}{}{}",
+        wait.unwrap_or_default(),
+        advice.unwrap_or_default()
+    );
+    let failure = Failure::Unusable(reason);
+    let ground = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => Ground::Size,
+        StatusCode::NOT_FOUND if waits_for_topic == Some(true) => {
+            return Verdict::Later(failure, after);
         }
-        StatusCode::GONE => {
-            unusable("it wants no events any more: correct http.url, or stop walpost")
-        }
+        StatusCode::NOT_FOUND if waits_for_topic.is_some() => Ground::MissingTopic,
+        _ => Ground::Other,
+    };
+    Verdict::Suspect { failure, ground, patience: patience(status, after.is_some()), after }
+}
+
+fn patience(status: StatusCode, asks_for_wait: bool) -> Patience {
+    match status {
         StatusCode::REQUEST_TIMEOUT
         | StatusCode::MISDIRECTED_REQUEST
         | StatusCode::FAILED_DEPENDENCY
         | StatusCode::LOCKED
         | StatusCode::TOO_EARLY
-        | StatusCode::TOO_MANY_REQUESTS => unusable("it is tried again"),
+        | StatusCode::TOO_MANY_REQUESTS => Patience::Long,
+        _ if status.is_server_error() => Patience::Long,
+        // An earlier request of the event may be the other party.
+        StatusCode::CONFLICT => Patience::Short,
+        _ if asks_for_wait => Patience::Short,
+        _ => Patience::None,
+    }
+}
+
+fn advice(status: StatusCode, is_by_topic: bool) -> Option<&'static str> {
+    Some(match status {
+        StatusCode::UNAUTHORIZED
+        | StatusCode::FORBIDDEN
+        | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+            "correct http.authorization, or what the endpoint permits"
+        }
+        StatusCode::NOT_FOUND if is_by_topic => "create the path of the topic, or correct http.url",
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
+            "nothing takes events there: correct http.url, or start what should"
+        }
+        StatusCode::GONE => "it wants no events any more: correct http.url, or stop walpost",
         _ if status.is_redirection() => {
-            unusable("walpost does not follow redirects: write the target into http.url")
+            "walpost does not follow redirects: write the target into http.url"
         }
-        _ if status.is_client_error() => {
-            let is_size = status == StatusCode::PAYLOAD_TOO_LARGE;
-            let ground = if is_size { Ground::Size } else { Ground::Other };
-            let passes = status == StatusCode::CONFLICT || after.is_some();
-            let patience = if passes { Patience::Timeout } else { Patience::None };
-            let refusal = Refusal { ground, may_pass: false, reason };
-            return Verdict::Refused { refusal, patience, after };
-        }
-        _ => unusable("it is tried again"),
-    };
-    Verdict::Later(failure, after)
+        _ => return None,
+    })
 }
 
 /// The wait that the header `retry-after` asks for: seconds or a date
@@ -94,48 +111,62 @@ mod tests {
 
     use super::*;
 
-    fn of(status: u16) -> Verdict {
+    /// The ground, and how long it takes; `None`: it is never the event.
+    fn of(status: u16, waits_for_topic: Option<bool>) -> Option<(Ground, Patience)> {
         let status = StatusCode::from_u16(status).expect("a status");
-        verdict("h:80", status, &HeaderMap::new())
+        match verdict("h:80", status, &HeaderMap::new(), waits_for_topic) {
+            Verdict::Suspect { failure, ground, patience, after: None } => {
+                let said = failure.to_string();
+                assert!(said.contains(&format!("h:80 answered {status}")), "{said}");
+                Some((ground, patience))
+            }
+            Verdict::Later(Failure::Unusable(_), None) => None,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
-    fn only_what_is_about_the_event_itself_refuses_it() {
+    fn status_alone_refuses_no_event_and_says_how_long_it_takes_to_suspect_it() {
         for status in [200, 201, 202, 204, 299] {
-            assert_eq!(of(status), Verdict::Delivered, "{status}");
+            let status = StatusCode::from_u16(status).expect("a status");
+            let found = verdict("h:80", status, &HeaderMap::new(), None);
+            assert_eq!(found, Verdict::Delivered, "{status}");
         }
-        for status in [400, 406, 409, 411, 412, 413, 414, 415, 418, 422, 428, 431, 451] {
-            let Verdict::Refused { refusal, patience, .. } = of(status) else { panic!("{status}") };
-            assert!(refusal.reason.contains(&format!("h:80 answered {status}")));
-            assert_eq!(refusal.ground == Ground::Size, status == 413);
-            assert_eq!(patience == Patience::Timeout, status == 409);
-        }
-        for status in [401, 403, 407] {
-            assert!(matches!(of(status), Verdict::Later(Failure::Unauthenticated(_), None)));
-        }
-        for status in
-            [301, 302, 304, 307, 404, 405, 408, 410, 421, 423, 424, 425, 429, 500, 501, 503, 599]
-        {
-            assert!(matches!(of(status), Verdict::Later(Failure::Unusable(_), None)), "{status}");
+        for status in 300..600 {
+            let expected = match status {
+                408 | 421 | 423 | 424 | 425 | 429 | 500.. => Patience::Long,
+                409 => Patience::Short,
+                _ => Patience::None,
+            };
+            let ground = if status == 413 { Ground::Size } else { Ground::Other };
+            assert_eq!(of(status, None), Some((ground, expected)), "{status}");
         }
     }
 
     #[test]
-    fn a_wait_is_named_and_one_answer_with_it_refuses_nothing() {
+    fn path_that_is_missing_for_a_topic_is_a_missing_topic() {
+        assert_eq!(of(404, Some(true)), None);
+        assert_eq!(of(404, Some(false)), Some((Ground::MissingTopic, Patience::None)));
+        for waits in [true, false] {
+            assert_eq!(of(403, Some(waits)), Some((Ground::Other, Patience::None)));
+        }
+    }
+
+    #[test]
+    fn a_wait_that_is_asked_for_is_named_and_kept_before_the_event_is_a_suspect() {
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, HeaderValue::from_static("7"));
-        let of = |status| verdict("h:80", status, &headers);
-        let Verdict::Refused { refusal, patience, after } = of(StatusCode::PAYLOAD_TOO_LARGE)
-        else {
-            panic!("413")
-        };
-        assert_eq!((patience, after), (Patience::Timeout, Some(Duration::from_secs(7))));
-        assert!(refusal.reason.ends_with("413 Payload Too Large, retry-after: 7 s"));
-        let Verdict::Later(failure, after) = of(StatusCode::SERVICE_UNAVAILABLE) else {
-            panic!("503")
-        };
-        assert_eq!(after, Some(Duration::from_secs(7)));
-        assert!(failure.to_string().contains("retry-after: 7 s"), "{failure}");
+        for (status, expected) in
+            [(413, Patience::Short), (403, Patience::Short), (503, Patience::Long)]
+        {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let found = verdict("h:80", status, &headers, None);
+            let Verdict::Suspect { failure, patience, after, .. } = found else {
+                panic!("{found:?}")
+            };
+            assert_eq!((patience, after), (expected, Some(Duration::from_secs(7))));
+            assert!(failure.to_string().contains(", retry-after: 7 s"), "{failure}");
+        }
     }
 
     #[test]

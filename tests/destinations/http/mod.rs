@@ -1,5 +1,6 @@
 //! An HTTP server, which records the requests that it has accepted.
 
+mod blame;
 mod configuration;
 mod consumer;
 pub mod fixture;

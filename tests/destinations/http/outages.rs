@@ -145,7 +145,8 @@ async fn wrong_url_is_said_and_waited_for() {
         let line = walpost.await_line(advice, SHORT_TIMEOUT).await;
         assert!(line.contains(&status.to_string()) && !line.contains("b0dy"), "{line}");
         fixture.receiver.answers(|_| Answer::of(200));
-        fixture.assert_exact().await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        fixture.assert_kept(&[]).await;
         walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
         stop(walpost).await;
     }
@@ -198,8 +199,8 @@ async fn server_that_is_away_at_the_start_is_waited_for() {
     assert!(metrics.contains(published), "{metrics}");
     // Nothing is sent meanwhile.
     fixture.receiver.stop().await;
-    eventually(LONG_TIMEOUT, "it is not ready", async || !ask("/readyz").await.0).await;
+    eventually(LONG_TIMEOUT, "it is not ready", async || !endpoints.are_ready().await).await;
     fixture.receiver.start_again();
-    eventually(LONG_TIMEOUT, "it is ready", async || ask("/readyz").await.0).await;
+    eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
     stop(walpost).await;
 }
