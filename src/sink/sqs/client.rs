@@ -91,7 +91,7 @@ impl Connection {
                 Failure::Unauthenticated(format!("{said} (asking for the attributes of {queue})"))
             }
             Rejection::Failure { failure, .. } => failure,
-            Rejection::Content(refusal) => {
+            Rejection::Suspect(refusal) => {
                 Failure::Unusable(format!("{} (asking about {queue})", refusal.reason))
             }
         })?;
@@ -133,7 +133,7 @@ impl Connection {
         let entries: Result<Vec<_>, _> =
             messages.iter().enumerate().map(|(at, message)| entry(at, message)).collect();
         let entries = entries.map_err(|reason| {
-            Rejection::Content(Refusal { ground: Ground::Other, may_pass: false, reason })
+            Rejection::Suspect(Refusal { ground: Ground::Other, may_pass: false, reason })
         })?;
         let request = self.client.send_message_batch().queue_url(queue.as_str());
         let answer = request.set_entries(Some(entries)).send().await;

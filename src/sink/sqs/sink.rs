@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::attempts::{Sent, Taken};
+use crate::sink::attempts::{Sent, Taken, order};
 use crate::sink::message_id::Writer;
 use crate::sink::{Condition, Origin, Peer, Report, Sink, SinkError};
 
@@ -130,6 +130,10 @@ impl Outlet for SqsSink {
         }
         crate::crash_points::point!("produced");
         Ok(())
+    }
+
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        Some(order(record).wrapping_add(self.queue(record.topic) as u64))
     }
 
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {

@@ -1,8 +1,8 @@
 //! What an answer of SQS means for a message, or for all
 //! (<https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/CommonErrors.html>).
 //!
-//! An error that would be the same for every message does not count against one: with a policy that
-//! skips, a wrong key would skip everything.
+//! An error that is not known to be about the queue, the credentials or the rate makes the message a
+//! suspect. With a wrong endpoint every message is one.
 
 use std::error::Error;
 
@@ -69,8 +69,8 @@ const CONTENT: [&str; 16] = [
 pub(super) enum Verdict {
     /// The queue has it.
     Delivered,
-    /// SQS rejects it for good.
-    Refused(Refusal),
+    /// SQS rejects it, and it may be the reason.
+    Suspect(Refusal),
     /// It is to be sent again.
     Later(Failure),
 }
@@ -84,8 +84,8 @@ pub(super) enum Rejection {
         /// Whether the connection, and the credentials, are to be made anew.
         reopens: bool,
     },
-    /// Its content is rejected: that of one of its messages.
-    Content(Refusal),
+    /// One of its messages may be the reason.
+    Suspect(Refusal),
 }
 
 /// By the error of a message in an answer.
@@ -93,9 +93,9 @@ pub(super) fn of_entry(error: &BatchResultErrorEntry, address: &str) -> Verdict 
     let reason = said(address, error.code(), error.message());
     match of_code(error.code(), reason.clone()) {
         Some(Rejection::Failure { failure, .. }) => Verdict::Later(failure),
-        Some(Rejection::Content(refusal)) => Verdict::Refused(refusal),
+        Some(Rejection::Suspect(refusal)) => Verdict::Suspect(refusal),
         None if error.sender_fault() => {
-            Verdict::Refused(Refusal { ground: Ground::Other, may_pass: false, reason })
+            Verdict::Suspect(Refusal { ground: Ground::Other, may_pass: false, reason })
         }
         None => Verdict::Later(Failure::Unusable(format!("{reason} (it is tried again)"))),
     }
@@ -121,19 +121,20 @@ where
     if let Some(rejection) = code.and_then(|code| of_code(code, said.clone())) {
         return rejection;
     }
-    // The others are of a proxy in between, which says no more.
-    if status == 413 {
+    // The others are of a proxy in between, or of another server.
+    of_status(status, &said)
+}
+
+/// By the status of an answer that has no known code.
+fn of_status(status: u16, said: &str) -> Rejection {
+    if (400..500).contains(&status) && ![408, 425, 429].contains(&status) {
+        let ground = if status == 413 { Ground::Size } else { Ground::Other };
         let reason = format!("{said} (status {status})");
-        let refusal = Refusal { ground: Ground::Size, may_pass: false, reason };
-        return Rejection::Content(refusal);
+        return Rejection::Suspect(Refusal { ground, may_pass: false, reason });
     }
     let is_strange = if status < 400 { ", as SQS does not: see what else is there" } else { "" };
-    let failure = match status {
-        401 | 403 | 407 => Failure::Unauthenticated(format!("{said} (status {status})")),
-        _ => Failure::Unusable(format!("{said}{is_strange} (status {status}; it is tried again)")),
-    };
-    let reopens = matches!(failure, Failure::Unauthenticated(_));
-    Rejection::Failure { failure, reopens }
+    let reason = format!("{said}{is_strange} (status {status}; it is tried again)");
+    Rejection::Failure { failure: Failure::Unusable(reason), reopens: false }
 }
 
 /// By the code of an error; `None`: it is not known.
@@ -160,7 +161,7 @@ fn of_code(code: &str, said: String) -> Option<Rejection> {
         let is_size = ["BatchRequestTooLong", "RequestEntityTooLarge"].contains(&name)
             || said.contains("must be shorter than");
         let ground = if is_size { Ground::Size } else { Ground::Other };
-        return Some(Rejection::Content(Refusal { ground, may_pass: false, reason: said }));
+        return Some(Rejection::Suspect(Refusal { ground, may_pass: false, reason: said }));
     }
     let is_throttled = ["Throttl", "OverLimit", "RequestLimitExceeded", "SlowDown"]
         .iter()
@@ -197,9 +198,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_about_the_message_itself_refuses_it() {
+    fn only_what_may_be_about_the_message_itself_makes_it_a_suspect() {
         for code in ["InvalidMessageContents", "InvalidParameterValue", "SomethingNew"] {
-            let Verdict::Refused(refusal) = of(code, true) else { panic!("{code}") };
+            let Verdict::Suspect(refusal) = of(code, true) else { panic!("{code}") };
             assert_eq!(refusal.reason, format!("h:1 answered {code}: why"));
         }
         for code in ["AccessDenied", "AWS.SimpleQueueService.AccessDenied"] {
@@ -223,10 +224,26 @@ mod tests {
         assert!(matches!(of("InternalError", false), Verdict::Later(Failure::Unusable(_))));
     }
 
+    /// A firewall may dislike one message, and a wrong endpoint dislikes all.
+    #[test]
+    fn status_without_a_known_code_is_about_the_message_or_passes() {
+        for status in 300..600 {
+            let is_suspect = (400..500).contains(&status) && ![408, 425, 429].contains(&status);
+            match of_status(status, "why") {
+                Rejection::Suspect(refusal) if is_suspect => {
+                    assert_eq!(refusal.ground == Ground::Size, status == 413);
+                }
+                Rejection::Failure { failure: Failure::Unusable(_), reopens: false }
+                    if !is_suspect => {}
+                other => panic!("{status}: {other:?}"),
+            }
+        }
+    }
+
     #[test]
     fn size_has_a_ground_of_its_own() {
         let ground = |code: &str, said: &str| match of_code(code, said.to_owned()) {
-            Some(Rejection::Content(refusal)) => refusal.ground,
+            Some(Rejection::Suspect(refusal)) => refusal.ground,
             other => panic!("{other:?}"),
         };
         assert_eq!(ground("AWS.SimpleQueueService.BatchRequestTooLong", "x"), Ground::Size);

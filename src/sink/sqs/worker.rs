@@ -322,7 +322,7 @@ impl Worker {
                 }
                 false
             }
-            Err(Rejection::Content(refusal)) => {
+            Err(Rejection::Suspect(refusal)) => {
                 self.rejected(batch, &refusal);
                 false
             }
@@ -353,7 +353,7 @@ impl Worker {
         let is_single = batch.deliveries.len() == 1;
         for delivery in batch.deliveries {
             if is_single {
-                self.settle(delivery, Verdict::Refused(refusal.clone()));
+                self.settle(delivery, Verdict::Suspect(refusal.clone()));
             } else {
                 self.again(delivery, Schedule::again_alone);
             }
@@ -380,14 +380,14 @@ impl Worker {
                 self.schedule.done(group);
                 self.attempts.done(delivery.sent, Outcome::Delivered);
             }
-            Verdict::Refused(refusal) => {
+            Verdict::Suspect(refusal) => {
                 self.recovers(&group);
                 if is_current {
                     self.schedule.refused(&group);
                 } else {
                     self.schedule.done(group);
                 }
-                self.attempts.done(delivery.sent, Outcome::Refused(refusal));
+                self.attempts.done(delivery.sent, Outcome::Suspect(refusal));
             }
         }
     }

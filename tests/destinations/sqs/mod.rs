@@ -1,5 +1,6 @@
 //! ElasticMQ, which has the API of Amazon SQS.
 
+mod blame;
 mod configuration;
 mod consumer;
 pub mod fixture;
