@@ -47,7 +47,9 @@ use crate::sink::{
     self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, TransactionalSink, WaitsFor,
 };
 use crate::source::{self, CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
-use crate::state::{StateStore, UnfinishedRows, kafka_state, kafka_state_with_events};
+use crate::state::{
+    ConfiguredLayout, StateStore, UnfinishedRows, kafka_state, kafka_state_with_events,
+};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -177,16 +179,14 @@ fn state_topic(topic: &str) -> String {
     format!("state topic {topic}")
 }
 
-/// What the configuration contributes to which transactions have events.
-pub(crate) fn layout(config: &Config) -> String {
-    let outbox = &config.outbox;
-    format!(
-        "{:?} {:?} {:?} {}",
-        outbox.tables,
-        outbox.message_prefix,
-        outbox.plain_message_prefix,
-        config.source.publication
-    )
+/// What the configuration contributes to the numbers of events.
+pub(crate) fn layout(config: &Config) -> ConfiguredLayout {
+    ConfiguredLayout {
+        tables: config.outbox.tables.clone(),
+        message_prefix: config.outbox.message_prefix.clone(),
+        plain_message_prefix: config.outbox.plain_message_prefix.clone(),
+        publication: config.source.publication.clone(),
+    }
 }
 
 fn state_settings(

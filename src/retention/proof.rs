@@ -22,7 +22,7 @@ use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::sink::KafkaConfig;
 use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SqlClient};
-use crate::state::{Newest, State, StateFailure, StateKey, read_newest};
+use crate::state::{ConfiguredLayout, Layout, Newest, State, StateFailure, StateKey, read_newest};
 
 /// Whose rows.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub(crate) struct Wanted<'a> {
     /// `delivery.id`.
     pub(crate) delivery_id: &'a str,
     /// What the configuration contributes to the state's layout.
-    pub(crate) layout: &'a str,
+    pub(crate) layout: &'a ConfiguredLayout,
     pub(crate) source: &'a SourceConfig,
     /// Slots whose consumers need no rows.
     pub(crate) ignored: &'a [String],
@@ -113,7 +113,7 @@ impl Proof {
         // After the state, which may be newer than what was read before it.
         server.end = ConfirmedSlots::end(client).await?;
         let (fingerprint, tables) = source::published(client, wanted.source).await?;
-        let layout = fingerprint.digest(wanted.layout);
+        let layout = wanted.layout.with(&fingerprint);
         let proof = proof(&server, &state, slot, (&layout, wanted.ignored));
         let proof = proof.map_err(PruneError::Unproved)?;
         Ok((Self { before_slot_too: wanted.before_slot_too, ..proof }, tables))
@@ -138,7 +138,7 @@ fn proof(
     server: &ConfirmedSlots,
     state: &State,
     slot: &str,
-    (layout, ignored): (&str, &[String]),
+    (layout, ignored): (&Layout, &[String]),
 ) -> Result<Proof, Unproved> {
     let own = server.slots.iter().find(|found| found.name == slot);
     let own = own.ok_or_else(|| Unproved::NoSlot(slot.to_owned()))?;
@@ -162,7 +162,7 @@ fn proof(
     if own_confirmed > state.acked_upto {
         return Err(Unproved::SlotAhead { confirmed: own_confirmed, acked: state.acked_upto });
     }
-    if state.layout != layout {
+    if state.layout.as_ref().is_none_or(|known| !known.is_same(layout)) {
         return Err(Unproved::OtherLayout);
     }
     let delivered = state.delivered.as_ref().ok_or(Unproved::NotNoted)?;
@@ -193,6 +193,7 @@ fn proof(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::PublicationFingerprint;
     use crate::state::Delivered;
 
     fn slot(name: &str, below: u64) -> ConfirmedSlot {
@@ -211,6 +212,12 @@ mod tests {
         }
     }
 
+    fn layout(publication: &str) -> Layout {
+        let publication = publication.to_owned();
+        ConfiguredLayout { publication, ..ConfiguredLayout::default() }
+            .with(&PublicationFingerprint::default())
+    }
+
     fn state() -> State {
         State {
             generation: 1,
@@ -225,13 +232,13 @@ mod tests {
             rows_upto: Lsn::ZERO,
             server_started: 5,
             skips: false,
-            layout: "l".to_owned(),
+            layout: Some(layout("l")),
             at_ms: 0,
         }
     }
 
     fn below(server: &ConfirmedSlots, state: &State, ignored: &[String]) -> Result<u64, Unproved> {
-        proof(server, state, "own", ("l", ignored)).map(|proof| proof.below)
+        proof(server, state, "own", (&layout("l"), ignored)).map(|proof| proof.below)
     }
 
     #[test]
@@ -312,7 +319,7 @@ mod tests {
                 state(),
                 Unproved::SlotAhead { confirmed: Lsn::new(901), acked: Lsn::new(900) },
             ),
-            (server(own()), State { layout: "m".to_owned(), ..state() }, Unproved::OtherLayout),
+            (server(own()), State { layout: Some(layout("m")), ..state() }, Unproved::OtherLayout),
             (
                 ConfirmedSlots { timeline: 3, ..server(own()) },
                 state(),

@@ -13,7 +13,9 @@ use crate::lsn::Lsn;
 use crate::position::EventPosition;
 use crate::sink::{KafkaConfig, MetadataClient};
 use crate::source::{self, Control, Facts, Limit, Silent, SourceError, SqlClient, identify_server};
-use crate::state::{State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows};
+use crate::state::{
+    Partial, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
+};
 
 /// Timeout for each request to the brokers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -215,7 +217,7 @@ impl Positions {
             // This command compares nothing.
             server_started: 0,
             skips: former.is_some_and(|state| state.skips),
-            layout: former.map(|state| state.layout.clone()).unwrap_or_default(),
+            layout: former.and_then(|state| state.layout.clone()),
             at_ms: crate::state::unix_ms(),
         }
     }
@@ -227,7 +229,7 @@ impl Positions {
             skipped: passed(state.skipped, self.slot()),
             // Rows between the former position and this one may not be.
             delivered: None,
-            layout: String::new(),
+            layout: None,
             ..state
         };
         self.store.adopt(&state);
@@ -245,8 +247,8 @@ impl Positions {
     pub(crate) fn skipping(&self, position: EventPosition) -> Result<State, AdoptError> {
         let mut state = self.next_state(position)?;
         let acked = state.acked_upto;
-        let is_published = |partial: EventPosition| {
-            partial.commit_lsn == position.commit_lsn && position < partial
+        let is_published = |Partial { next, .. }: Partial| {
+            next.commit_lsn == position.commit_lsn && position < next
         };
         if state.partial.is_some_and(is_published) {
             return Err(AdoptError::Passed { place: self.place.clone(), position, acked });

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::history::AckedPosition;
+use super::history::PublishedHistory;
 use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
@@ -97,6 +97,12 @@ pub trait Feed {
         self.identity().timeline
     }
 
+    /// The start time of the postmaster: another one than in [`Feed::identity`] while the server's
+    /// history is being compared.
+    fn server_started(&self) -> i64 {
+        self.identity().postmaster_start
+    }
+
     /// Where that timeline ends in the server's history; `None` if it is not known.
     fn end_of_timeline(&self, _timeline: u32) -> Option<Lsn> {
         None
@@ -108,9 +114,18 @@ pub trait Feed {
     /// The oid of the database.
     fn database_oid(&self) -> u32;
 
-    /// Compares what the feed returns with a position from the state topic. To be called before
-    /// anything is taken from it. Until the comparison ends, nothing is confirmed.
-    fn compare_with(&mut self, position: AckedPosition);
+    /// Compares what the feed returns with the history that was published. To be called before anything
+    /// is taken from it. Until the comparison ends, nothing is confirmed.
+    fn compare_with(&mut self, published: PublishedHistory);
+
+    /// Whether the server's history is known to be the one that was published, as far as that is
+    /// compared.
+    fn is_compared(&self) -> bool;
+
+    /// Whether the server is a standby, whose WAL still grows to that of its primary.
+    fn is_standby(&self) -> bool {
+        false
+    }
 
     /// The process ID of the walsender that holds the slot.
     fn walsender(&self) -> Option<i32>;

@@ -28,6 +28,8 @@ pub(super) struct FeedBase {
     pub(super) identity: ServerIdentity,
     pub(super) timelines: Timelines,
     pub(super) start: Lsn,
+    /// The position from which the server sends: at or after `start`.
+    pub(super) sends_from: Lsn,
     pub(super) flushed: Lsn,
     pub(super) tables: Vec<FoundTable>,
 }

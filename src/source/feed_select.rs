@@ -295,6 +295,7 @@ impl Opening<'_> {
             identity,
             timelines,
             start: start_position.ack,
+            sends_from: start_position.start,
             flushed: facts.flushed,
             tables: found.tables,
         }

@@ -81,7 +81,10 @@ pub use error::{Holder, HolderKind, PublicationChange, SourceError};
 pub use feed::{
     Announcement, Feed, HeldBack, OpenError, Received, Source, SwitchFeed, VisibilityWaits,
 };
-pub use history::{AckedPosition, LastTransaction, ReceivedTransactions};
+pub use history::{
+    HistoryCheck, LastTransaction, PublishedHistory, ReceivedTransactions, RequiredTransaction,
+    Verdict,
+};
 pub(crate) use locked_table::TableShape;
 pub(crate) use membership::{membership, row_filter};
 pub(crate) use message_text::MessageText;

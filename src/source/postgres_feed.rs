@@ -11,7 +11,7 @@ use super::error::SourceError;
 use super::feed::{Feed, Received, SwitchFeed, VisibilityWaits};
 use super::feed_base::FeedBase;
 use super::halt_notice;
-use super::history::{AckedPosition, HistoryCheck, SkippedRelations, Verdict};
+use super::history::{HistoryCheck, PublishedHistory, SkippedRelations, Verdict};
 use super::message_text::MessageText;
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
@@ -26,11 +26,11 @@ use crate::source::{SlotMetrics, TableSize};
 /// An open feed.
 pub struct PostgresFeed {
     feed: ActiveFeed,
-    /// Compares the feed with what was received before the server was restarted: nothing is
-    /// confirmed until the comparison succeeds.
-    check: Option<HistoryCheck>,
-    /// The server's identity before the restart, until its history is known to be the same: the
-    /// next session must then compare, however this one ends.
+    /// Compare the feed with what was received before the server was restarted, and with what a state
+    /// has: nothing is confirmed until both comparisons succeed.
+    checks: Vec<HistoryCheck>,
+    /// Another identity of the server, until its history is known to be the same: the next session
+    /// must then compare, however this one ends.
     before: Option<ServerIdentity>,
     skipped: SkippedRelations,
     /// What to return next.
@@ -83,7 +83,7 @@ impl PostgresFeed {
         let (skipped, next) = (SkippedRelations::default(), VecDeque::new());
         Self {
             feed,
-            check: None,
+            checks: Vec::new(),
             before: None,
             skipped,
             next,
@@ -103,7 +103,7 @@ impl PostgresFeed {
         Self {
             passes_all: check.is_none(),
             before: check.as_ref().and(before),
-            check,
+            checks: check.into_iter().collect(),
             ..Self::over(feed)
         }
     }
@@ -127,13 +127,13 @@ impl PostgresFeed {
     fn queued(&mut self) -> Option<Received> {
         let next = self.next.pop_front();
         let is_changed = self.visibility.is_some() || self.texts.is_some();
-        self.passes_all = !is_changed && self.next.is_empty() && self.is_compared();
+        self.passes_all = !is_changed && self.next.is_empty() && self.is_plain();
         next
     }
 
     /// Whether nothing needs to be compared or preceded by its relation message any more.
-    fn is_compared(&self) -> bool {
-        self.check.is_none() && self.skipped.is_empty()
+    fn is_plain(&self) -> bool {
+        self.checks.is_empty() && self.skipped.is_empty()
     }
 
     /// Keeps a message that has to be converted before anything else is received.
@@ -176,7 +176,7 @@ impl PostgresFeed {
 
     /// Compares what was received, and returns it unless it is skipped or held back.
     fn inspect(&mut self, received: Received) -> Result<Option<Received>, SourceError> {
-        let compared = if self.is_compared() { Some(received) } else { self.compare(received)? };
+        let compared = if self.is_plain() { Some(received) } else { self.compare(received)? };
         let Some(visibility) = &mut self.visibility else { return Ok(compared) };
         let Some(received) = compared else { return Ok(None) };
         // What is queued follows.
@@ -197,23 +197,29 @@ impl PostgresFeed {
     /// Compares what was received, and returns what to pass on: nothing that was passed on before
     /// the server was restarted.
     fn compare(&mut self, received: Received) -> Result<Option<Received>, SourceError> {
-        let Some(check) = &mut self.check else { return Ok(Some(self.described(received))) };
-        let verdict = match &received {
-            Received::Message(message) => check.message(message)?,
-            Received::Keepalive(wal_end) => check.keepalive(*wal_end)?,
-        };
-        match verdict {
-            Verdict::Skip => {
-                if let Received::Message(message) = received {
-                    self.skipped.skipped(message);
-                }
-                return Ok(None);
+        if self.checks.is_empty() {
+            return Ok(Some(self.described(received)));
+        }
+        let mut is_skipped = false;
+        for index in (0..self.checks.len()).rev() {
+            let verdict = match &received {
+                Received::Message(message) => self.checks[index].message(message)?,
+                Received::Keepalive(wal_end) => self.checks[index].keepalive(*wal_end)?,
+            };
+            is_skipped |= verdict == Verdict::Skip;
+            if verdict == Verdict::Same {
+                self.checks.remove(index);
             }
-            Verdict::Pass => {}
-            Verdict::Same => {
-                tracing::info!("the server has the history that was published");
-                (self.check, self.before) = (None, None);
+        }
+        if self.checks.is_empty() {
+            tracing::info!("the server has the history that was published");
+            self.before = None;
+        }
+        if is_skipped {
+            if let Received::Message(message) = received {
+                self.skipped.skipped(message);
             }
+            return Ok(None);
         }
         Ok(Some(self.described(received)))
     }
@@ -240,6 +246,10 @@ impl Feed for PostgresFeed {
         self.base().identity.timeline
     }
 
+    fn server_started(&self) -> i64 {
+        self.base().identity.postmaster_start
+    }
+
     fn end_of_timeline(&self, timeline: u32) -> Option<Lsn> {
         self.base().timelines.end_of(timeline)
     }
@@ -252,9 +262,25 @@ impl Feed for PostgresFeed {
         self.base().database_oid
     }
 
-    fn compare_with(&mut self, position: AckedPosition) {
-        self.check = HistoryCheck::with_state(self.base().start, position);
-        self.passes_all &= self.check.is_none();
+    fn compare_with(&mut self, published: PublishedHistory) {
+        let FeedBase { start, sends_from, identity, .. } = self.base();
+        // What was received of the same postmaster before is not sent again.
+        let required =
+            published.required.into_iter().filter(|one| one.commit_lsn >= *sends_from).collect();
+        let published = PublishedHistory { required, ..published };
+        let check = HistoryCheck::with_state(*start, published);
+        let other = ServerIdentity { postmaster_start: 0, ..identity.clone() };
+        self.before = self.before.take().or(Some(other));
+        self.checks.push(check);
+        self.passes_all = false;
+    }
+
+    fn is_compared(&self) -> bool {
+        self.checks.is_empty()
+    }
+
+    fn is_standby(&self) -> bool {
+        self.base().publication_guard.is_standby()
     }
 
     fn walsender(&self) -> Option<i32> {
@@ -365,15 +391,12 @@ impl Feed for PostgresFeed {
     }
 
     fn wanted_switch(&mut self) -> Option<SwitchFeed> {
-        // The comparison needs this stream.
-        if self.check.is_some() {
-            return None;
-        }
-        let is_holding = self.is_holding();
+        let is_busy = self.is_holding() || !self.is_compared();
         match &mut self.feed {
-            // A catch-up would have to wait for the same transaction.
-            ActiveFeed::Stream(_) if is_holding => None,
+            // A catch-up would have to wait for the same transaction, or to compare.
+            ActiveFeed::Stream(_) if is_busy => None,
             ActiveFeed::Stream(session) => session.wanted_switch(),
+            // The next session compares.
             ActiveFeed::Catchup(backlog) => backlog.wanted_switch(),
         }
     }
@@ -387,7 +410,7 @@ impl Feed for PostgresFeed {
     }
 
     fn confirm(&mut self, lsn: Lsn) {
-        if self.check.is_none() {
+        if self.is_compared() {
             self.base().publication_guard.want(lsn);
         }
     }
@@ -400,7 +423,7 @@ impl Feed for PostgresFeed {
     }
 
     async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
-        if self.check.is_some() {
+        if !self.is_compared() {
             let unknown = "it is not known yet whether the restarted server has the history that was \
                            published: nothing is confirmed to it";
             return Err(SourceError::Lost(unknown.to_owned()));

@@ -346,6 +346,11 @@ impl PublicationGuard {
         &self.checker.fingerprint
     }
 
+    /// Whether the server was a standby at the session's start.
+    pub(super) fn is_standby(&self) -> bool {
+        self.checker.catalogs.in_recovery
+    }
+
     /// Reports that everything before `lsn` is durable and waits for a read.
     pub(super) fn want(&self, lsn: Lsn) {
         self.wanted.send_if_modified(|wanted| {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::feed::{Feed, OpenError, Received, Source, SwitchFeed};
-use super::history::AckedPosition;
+use super::history::PublishedHistory;
 use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SlotMetrics, SourceError};
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
@@ -206,7 +206,11 @@ impl Feed for RowFeed {
         self.session.database_oid
     }
 
-    fn compare_with(&mut self, _: AckedPosition) {}
+    fn compare_with(&mut self, _: PublishedHistory) {}
+
+    fn is_compared(&self) -> bool {
+        true
+    }
 
     fn walsender(&self) -> Option<i32> {
         None

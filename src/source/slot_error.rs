@@ -193,10 +193,11 @@ pub enum SlotError {
     /// The restarted server's history is not the one that was published.
     #[error(
         "this server's WAL is not the one that walpost has published from: {difference}. The server \
-         was set back to an earlier state, for instance from a backup or a disk snapshot. \
-         Nothing that it has committed since was {}. Kafka may have events after {from} that its \
-         tables have not: find them, then \
+         was restored to an earlier state, for instance from a backup or a disk snapshot{}. \
+         Nothing that it has committed since was {}. The destination may have events after {from} \
+         that its tables have not: find them, then \
          {} to continue from the slot's position",
+        if *.layout_changed { LAYOUT_CHANGED } else { "" },
         if *.published { "confirmed" } else { "published" },
         if *.with_state { "run `walpost adopt --apply` and start walpost again" } else { "start walpost again" }
     )]
@@ -209,6 +210,22 @@ pub enum SlotError {
         from: Lsn,
         /// Whether it was compared with the state topic.
         with_state: bool,
+        /// Whether the publication, or what is read of it, was changed since.
+        layout_changed: bool,
+    },
+
+    /// A transaction is published in part, and cannot be recognised.
+    #[error(
+        "a part of the transaction that commits at {commit_lsn} is published ({place}), PostgreSQL was \
+         started since, and the position does not have the transaction's id, since an earlier version \
+         of walpost has written it: walpost cannot tell whether this server still has that transaction. \
+         `walpost adopt --apply` continues from the slot's position, and publishes that part once more"
+    )]
+    Unidentified {
+        /// Where the position is kept.
+        place: String,
+        /// Of the transaction.
+        commit_lsn: Lsn,
     },
 
     /// The slot is ahead of the position in the state topic.
@@ -374,6 +391,10 @@ impl SlotError {
         matches!(self, Self::Destination(_))
     }
 }
+
+/// Another reason why a transaction is not sent as before.
+const LAYOUT_CHANGED: &str = "; or the publication, or which messages are read, was changed since, so \
+     that it does not send the same: restore the former configuration and start walpost again";
 
 /// What to do about events that only the destination has.
 fn after_failover(store: Option<&str>) -> &'static str {

@@ -8,9 +8,11 @@
 //!
 //! Only a transactional producer writes it: Kafka fences a former instance that still runs.
 
+mod agreement;
 mod delivered;
 mod handle;
 mod kafka;
+mod layout;
 #[cfg(feature = "nats")]
 mod nats;
 mod record;
@@ -23,13 +25,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::position::EventPosition;
 
+pub use self::agreement::{Decision, Facts, Reason, Refusal, decide};
 pub use self::delivered::{Bookmark, Delivered};
 pub use self::handle::StoreHandle;
 pub(crate) use self::kafka::{Newest, read_newest};
 pub use self::kafka::{kafka_state, kafka_state_with_events};
+pub use self::layout::{ConfiguredLayout, Layout};
 #[cfg(feature = "nats")]
 pub(crate) use self::nats::nats_state;
-pub use self::record::{ChosenRows, State, StateKey, UnfinishedRows, UnreadableState};
+pub use self::record::{ChosenRows, Partial, State, StateKey, UnfinishedRows, UnreadableState};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::redis_state;
 

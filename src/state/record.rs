@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::delivered::{Bookmark, Delivered, text};
+use super::layout::Layout;
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 use crate::position::{Checkpoint, EventPosition};
@@ -69,9 +70,8 @@ pub struct State {
     pub acked_upto: Lsn,
     /// The last of these transactions that has events, if this walpost has seen one.
     pub last: Option<LastTransaction>,
-    /// In exactly-once mode: the first event that is not published, if its transaction is published
-    /// in part.
-    pub partial: Option<EventPosition>,
+    /// In exactly-once mode: the transaction that is published in part, if there is one.
+    pub partial: Option<Partial>,
     /// Events that are not to be published, by `walpost skip`: those that are still to come, and the
     /// newest of those before. In order.
     pub skipped: Vec<EventPosition>,
@@ -86,10 +86,19 @@ pub struct State {
     pub server_started: i64,
     /// Whether an event may have been skipped by a policy.
     pub skips: bool,
-    /// A hash of what decides which transactions have events.
-    pub layout: String,
+    /// What numbers the events; `None` if an operator has accepted the position since.
+    pub layout: Option<Layout>,
     /// When it was written, in milliseconds since 1970.
     pub at_ms: u64,
+}
+
+/// A transaction that is published in part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partial {
+    /// Its first event that is not published.
+    pub next: EventPosition,
+    /// Its id, the lower 32 bits, and its commit time; `None` in a record of an earlier version.
+    pub identity: Option<(u32, PgTimestamp)>,
 }
 
 /// Rows are published that the slot does not send: until they are, the slot must not be read.
@@ -156,6 +165,8 @@ struct Value {
     #[serde(default)]
     skips: bool,
     layout: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    layout_parts: Option<serde_json::Value>,
     at_ms: u64,
 }
 
@@ -178,6 +189,10 @@ struct PartialValue {
     commit_lsn: String,
     /// How many of its events are published.
     events: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    xid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    commit_time: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -188,7 +203,7 @@ struct Version {
 impl State {
     /// The position behind the committed events.
     pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint { upto: self.acked_upto, partial: self.partial }
+        Checkpoint { upto: self.acked_upto, partial: self.partial.map(|partial| partial.next) }
     }
 
     /// The record's value.
@@ -199,6 +214,7 @@ impl State {
             xid: last.xid,
             commit_time: last.commit_time.micros(),
         });
+        let known = self.layout.as_ref().and_then(|layout| layout.known.as_ref());
         serde_json::json!(Value {
             version: VERSION,
             generation: self.generation,
@@ -206,9 +222,11 @@ impl State {
             kafka_cluster_id: self.cluster.clone(),
             acked_upto: self.acked_upto.to_string(),
             last,
-            partial: self.partial.map(|partial| PartialValue {
-                commit_lsn: partial.commit_lsn.to_string(),
-                events: partial.ordinal,
+            partial: self.partial.map(|Partial { next, identity }| PartialValue {
+                commit_lsn: next.commit_lsn.to_string(),
+                events: next.ordinal,
+                xid: identity.map(|(xid, _)| xid),
+                commit_time: identity.map(|(_, commit_time)| commit_time.micros()),
             }),
             skipped: self.skipped.iter().map(ToString::to_string).collect(),
             delivered: self.delivered.clone(),
@@ -216,7 +234,8 @@ impl State {
             rows_upto: self.rows_upto,
             server_started: self.server_started,
             skips: self.skips,
-            layout: self.layout.clone(),
+            layout: self.layout.as_ref().map(|layout| layout.digest.clone()).unwrap_or_default(),
+            layout_parts: known.map(|known| serde_json::json!(known)),
             at_ms: self.at_ms,
         })
         .to_string()
@@ -240,14 +259,19 @@ impl State {
             })
         });
         let partial = value.partial.map(|partial| {
-            Ok(EventPosition { commit_lsn: lsn(&partial.commit_lsn)?, ordinal: partial.events })
+            let commit_lsn = lsn(&partial.commit_lsn)?;
+            let commit_time = partial.commit_time.map(PgTimestamp::from_micros);
+            Ok(Partial {
+                next: EventPosition { commit_lsn, ordinal: partial.events },
+                identity: partial.xid.zip(commit_time),
+            })
         });
         let skipped = value.skipped.iter().map(|text| {
             EventPosition::from_text(text).ok_or_else(|| invalid(&format!("position {text}")))
         });
         let acked_upto = lsn(&value.acked_upto)?;
         // An older one is of a transaction that was published since, at least once.
-        let partial = partial.transpose()?.filter(|partial| partial.commit_lsn >= acked_upto);
+        let partial = partial.transpose()?.filter(|partial| partial.next.commit_lsn >= acked_upto);
         Ok(Self {
             generation: value.generation,
             timeline: value.timeline,
@@ -261,7 +285,7 @@ impl State {
             rows_upto: value.rows_upto,
             server_started: value.server_started,
             skips: value.skips,
-            layout: value.layout,
+            layout: Layout::of_record(value.layout_parts, value.layout),
             at_ms: value.at_ms,
         })
     }
@@ -270,6 +294,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::PublicationFingerprint;
+    use crate::state::ConfiguredLayout;
 
     fn state(last: Option<LastTransaction>) -> State {
         State {
@@ -285,7 +311,7 @@ mod tests {
             rows_upto: Lsn::ZERO,
             server_started: 9,
             skips: true,
-            layout: "l".to_owned(),
+            layout: Some(ConfiguredLayout::default().with(&PublicationFingerprint::default())),
             at_ms: 7,
         }
     }
@@ -301,6 +327,7 @@ mod tests {
         let event = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         for (last, partial) in [(None, None), (Some(last), None), (Some(last), Some(event))] {
             let skipped = partial.into_iter().collect();
+            let identity = Some((u32::MAX, PgTimestamp::from_micros(-6)));
             let delivered = last.map(|last| Delivered::new(last.xid.into(), 8));
             let rows = partial.map(|partial| UnfinishedRows {
                 since_ms: 9,
@@ -309,15 +336,31 @@ mod tests {
                 chosen: ChosenRows::Since("now".to_owned()),
             });
             let rows_upto = partial.map_or(Lsn::ZERO, |partial| partial.commit_lsn);
+            let partial = partial.map(|next| Partial { next, identity });
             let state = State { partial, skipped, delivered, rows, rows_upto, ..state(last) };
             assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
         }
     }
 
     #[test]
+    fn record_of_an_earlier_version_has_less() {
+        let json = r#"{"version":1,"generation":3,"timeline":2,"kafka_cluster_id":"c",
+            "acked_upto":"1/A0","last":null,"partial":{"commit_lsn":"1/A8","events":7},
+            "server_started":9,"skips":true,"layout":"0123456789abcdef","at_ms":7}"#;
+        let next = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
+        let layout = Layout::of_record(None, "0123456789abcdef".to_owned());
+        let partial = Some(Partial { next, identity: None });
+        assert_eq!(State::of_json(json.as_bytes()), Ok(State { partial, layout, ..state(None) }));
+        // An operator has accepted the position.
+        let accepted = State { layout: None, ..state(None) };
+        assert_eq!(State::of_json(accepted.to_json().as_bytes()), Ok(accepted));
+    }
+
+    #[test]
     fn a_record_of_a_newer_walpost_or_of_another_program_is_an_error() {
         // A transaction that was published in part, and since then at least once.
         let older = EventPosition { commit_lsn: Lsn::new(0x1_0000_009F), ordinal: 7 };
+        let older = Partial { next: older, identity: None };
         let json = State { partial: Some(older), ..state(None) }.to_json();
         assert_eq!(State::of_json(json.as_bytes()), Ok(state(None)));
         // Written by a walpost without exactly-once delivery.

@@ -12,4 +12,5 @@ mod nats;
 mod promise;
 mod rabbitmq;
 mod redis;
+mod restored;
 mod sqs;

@@ -79,6 +79,65 @@ async fn server_restored_while_walpost_was_down_is_not_read_from() {
     }
 }
 
+/// Sets the stopped or running server back to what was saved, with 10 rows of its own and WAL beyond what
+/// was published from the other history.
+async fn restore(fixture: &Fixture, saved: &DataSnapshot) {
+    assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+    fixture.postgres.restore_data(saved);
+    fixture.postgres.start_again().await;
+    for _ in 0..10 {
+        fixture.postgres.execute(&insert(1, 5)).await;
+    }
+    for _ in 0..3 {
+        fixture.postgres.execute(BURN).await;
+    }
+}
+
+/// `walpost adopt --apply`, and then every row is published.
+async fn assert_adopted(fixture: &Fixture) {
+    let adopt = fixture.command("adopt").arg("--apply").start();
+    let (code, said) = ended(&adopt).await;
+    assert_eq!(code, Some(0), "{said}");
+    publish(fixture, 1).await;
+    let rows = fixture.committed().await;
+    fixture.assert_published(&rows, LONG_TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restored_server_is_not_read_from_after_a_change_of_layout_either() {
+    let (fixture, _) = adopted("exactly-once").await;
+    publish(&fixture, 50).await;
+    let saved = saved(&fixture).await;
+    publish(&fixture, 30).await;
+    restore(&fixture, &saved).await;
+    let words = "is not the one that walpost has published from";
+    let fixture = fixture.option("--message-prefix", "events");
+    assert_eq!(assert_refused(&fixture, words).await, 0);
+    let names = "SELECT string_agg(quote_ident(pubname), '') FROM pg_publication";
+    let publication = fixture.postgres.query_text(names).await.expect("a publication");
+    let alter = format!("ALTER PUBLICATION {publication} SET (publish = 'insert')");
+    fixture.postgres.execute(&alter).await;
+    assert_eq!(assert_refused(&fixture, words).await, 0);
+    assert_adopted(&fixture).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restored_server_without_a_transaction_published_in_part_is_not_read_from() {
+    let (fixture, _) = adopted("exactly-once").await;
+    publish(&fixture, 50).await;
+    let saved = saved(&fixture).await;
+    fixture.postgres.execute(&insert(4000, 7)).await;
+    let small = fixture.command("run").env("WALPOST_DELIVERY_TRANSACTION_BYTES", "64KiB");
+    let walpost = small.env("FAILPOINTS", "produced=1500*off->return").start();
+    walpost.wait(SHORT_TIMEOUT).await.expect("it dies");
+    let published = fixture.records().await.len();
+    assert!(published > 50 && published < 4050, "a part is committed: {published}");
+    restore(&fixture, &saved).await;
+    let words = "is not the one that walpost has published from";
+    assert_eq!(assert_refused(&fixture, words).await, 0);
+    assert_adopted(&fixture).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clone_with_a_delivery_id_of_its_own_leaves_the_original_alone() {
     for mode in MODES {

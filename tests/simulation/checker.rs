@@ -1,6 +1,7 @@
 //! Judges a schedule by its trace alone: the delivery guarantees (I1 to I14), and that a process
 //! exits only as its schedule allows.
 
+mod exits;
 mod feeds;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -8,14 +9,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use walpost::Lsn;
 use walpost::position::EventPosition;
 use walpost::record::Policy;
-use walpost::relay::Summary;
 use walpost::sink::Outcome;
-use walpost::source::{SlotError, SourceError};
+use walpost::source::SourceError;
 
 use self::feeds::{Feeds, Opened};
 use crate::feed::ENDED_WHILE_OPENED;
 use crate::schedule::Schedule;
-use crate::trace::{Exit, InjectedFault, Trace, TraceEvent};
+use crate::trace::{InjectedFault, Trace, TraceEvent};
 use crate::wal::{Event, Item, Log, PARTITIONS, Poison};
 
 /// An upper bound for the largest row of a WAL, with its overhead.
@@ -51,6 +51,10 @@ struct Checker<'a> {
     state: Lsn,
     faults: Vec<InjectedFault>,
     arrived: bool,
+    /// Whether a restored server lacks events that the position covers.
+    has_lost: bool,
+    /// What was there when an operator accepted the slot's position: it may be published again.
+    accepted: HashSet<usize>,
 }
 
 #[derive(Default)]
@@ -94,9 +98,17 @@ struct Process {
 }
 
 /// Checks a whole schedule.
-pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
+pub(crate) fn judge(logs: &[&Log], schedule: &Schedule, trace: &Trace) -> Verdict {
+    let mut logs = logs.iter().copied();
+    let Some(mut log) = logs.next() else { return Ok(()) };
     let mut checker = Checker::new(log, schedule);
     for (at, (now_ms, event)) in trace.iter().enumerate() {
+        if let TraceEvent::Restored { items, confirmed } = event
+            && let Some(next) = logs.next()
+        {
+            checker = checker.restored(next, *items, *confirmed);
+            log = next;
+        }
         let judged = checker.see(*now_ms, event);
         judged.map_err(|violation| format!("{violation} (at {now_ms} ms, entry {at})"))?;
     }
@@ -138,7 +150,35 @@ impl<'a> Checker<'a> {
             state: Lsn::new(1000),
             faults: Vec::new(),
             arrived: false,
+            has_lost: false,
+            accepted: HashSet::new(),
         }
+    }
+
+    /// The same for a server that was restored to its first `items`, while no process was running.
+    fn restored(self, log: &'a Log, items: usize, confirmed: Lsn) -> Self {
+        let kept = log.events.iter().take_while(|event| event.item < items).count();
+        let is_lost = |event: &&usize| {
+            let is_covered =
+                self.schedule.exactly_once || self.log.events[**event].commit < self.state;
+            **event >= kept && is_covered
+        };
+        let has_lost = self.has_lost || self.appended.iter().any(|event| is_lost(&event));
+        let kept_of = |events: HashSet<usize>| events.into_iter().filter(|it| *it < kept).collect();
+        let mut next = Self::new(log, self.schedule);
+        next.appended = kept_of(self.appended);
+        next.accepted = kept_of(self.accepted);
+        next.given_up = self.given_up.into_iter().filter(|item| *item < items).collect();
+        next.covered = self.covered.min(items);
+        for event in &next.appended {
+            let (partition, place) = (log.events[*event].partition(), next.place[event]);
+            next.front[partition] = next.front[partition].max(Some(place));
+        }
+        let producer = |one: &Producer| Producer { process: one.process, ..Producer::default() };
+        next.producers = self.producers.iter().map(producer).collect();
+        (next.sessions, next.faults) = (self.sessions, self.faults);
+        (next.slot, next.state, next.has_lost) = (confirmed, self.state, has_lost);
+        next
     }
 
     fn see(&mut self, now_ms: u64, event: &TraceEvent) -> Verdict {
@@ -167,6 +207,8 @@ impl<'a> Checker<'a> {
             TraceEvent::Confirmed { session, lsn } => return self.confirmed(*session, *lsn),
             TraceEvent::Broke { session } => self.cut_off(*session),
             TraceEvent::Moved { .. } => {
+                // Whoever has moved it accepts what is there.
+                self.has_lost = false;
                 self.processes.values_mut().for_each(|process| process.feeds.moved_by_somebody());
             }
             TraceEvent::Advanced { session } => {
@@ -191,6 +233,10 @@ impl<'a> Checker<'a> {
                 return self.cover(*confirmed);
             }
             TraceEvent::Fell { confirmed } => self.slot = *confirmed,
+            TraceEvent::Adopted { upto } => {
+                (self.state, self.has_lost) = (*upto, false);
+                self.accepted = self.appended.clone();
+            }
             TraceEvent::Made { process, .. } => {
                 self.producers.push(Producer { process: *process, ..Producer::default() });
                 let process = self.process(*process);
@@ -237,7 +283,10 @@ impl<'a> Checker<'a> {
             TraceEvent::Arrived => self.arrived = true,
             TraceEvent::Strange(text) => return Err(text.clone()),
             TraceEvent::NotOpened { process, error } => self.not_opened(*process, error),
-            TraceEvent::Committed { .. } | TraceEvent::Reported { .. } | TraceEvent::Calm => {}
+            TraceEvent::Committed { .. }
+            | TraceEvent::Reported { .. }
+            | TraceEvent::Restored { .. }
+            | TraceEvent::Calm => {}
         }
         Ok(())
     }
@@ -356,6 +405,9 @@ impl<'a> Checker<'a> {
                 "I2: the flush LSN is {lsn}, but WAL was received up to {known} only"
             ));
         }
+        if self.schedule.state_topic && self.has_lost {
+            return Err("I12: the server has lost what is published, and it goes on".into());
+        }
         if self.schedule.state_topic && lsn > self.state {
             return Err(format!("{lsn} is confirmed, but {} is in the state topic", self.state));
         }
@@ -450,148 +502,11 @@ impl<'a> Checker<'a> {
 
     /// I9: in exactly-once mode no event is committed twice.
     fn is_new(&self, event: usize) -> Verdict {
-        if self.schedule.exactly_once && self.appended.contains(&event) {
+        let is_again = self.appended.contains(&event) && !self.accepted.contains(&event);
+        if self.schedule.exactly_once && is_again {
             return Err(format!("I9: event {event} is published twice"));
         }
         Ok(())
-    }
-
-    /// A process ends as its schedule allows, in time, and reports the right state.
-    fn exited(&mut self, now_ms: u64, number: usize, exit: &Exit) -> Verdict {
-        let process = self.processes.remove(&number).unwrap_or_default();
-        let wrong = |why: &str| Err(format!("process {number} ended by {exit:?}: {why}"));
-        if let Some(stop) = process.second_stop_ms
-            && now_ms > stop + SLACK_MS
-        {
-            return wrong("late after a second stop signal");
-        }
-        if let Some(stop) = process.stop_ms
-            && now_ms > stop + self.schedule.drain_timeout_ms + SLACK_MS
-        {
-            return wrong("later than its drain timeout");
-        }
-        if let Exit::Clean(_) | Exit::Unconfirmed = exit
-            && process.feeds.was_left_late()
-        {
-            return wrong("after a stop signal, it closed its feed without a last confirmation");
-        }
-        match exit {
-            Exit::Clean(summary) => match self.clean(now_ms, &process, summary) {
-                Some(why) => wrong(&why),
-                None => Ok(()),
-            },
-            Exit::Aborted if process.second_stop_ms.is_none() => wrong("only one stop signal"),
-            Exit::Unconfirmed if !process.until => wrong("it had no `--until`"),
-            Exit::Unconfirmed if self.has_no_excuse(&process) => {
-                wrong("it closed its feed without a last confirmation")
-            }
-            Exit::Halted { .. } if self.schedule.policy != Policy::Halt => {
-                wrong("a policy handles the event")
-            }
-            Exit::Halted { commit, ordinal, sure, .. } => {
-                match self.halted(*commit, *ordinal, *sure) {
-                    Some(why) => wrong(&why),
-                    None => Ok(()),
-                }
-            }
-            Exit::Source(error) if !self.may_fail_with(error) => {
-                wrong("no such fault was injected")
-            }
-            Exit::Sink if !self.was(InjectedFault::ReplacementFails) => {
-                wrong("no replacement failed")
-            }
-            Exit::Unauthenticated if !self.was(InjectedFault::Unauthenticated) => wrong("untrue"),
-            Exit::Killed
-            | Exit::Aborted
-            | Exit::Unconfirmed
-            | Exit::Sink
-            | Exit::Unauthenticated
-            | Exit::Source(_) => Ok(()),
-        }
-    }
-
-    fn clean(&self, now_ms: u64, process: &Process, summary: &Summary) -> Option<String> {
-        if process.stop_ms.is_none() && !process.until {
-            return Some("no stop signal".into());
-        }
-        if process.until && Some(self.slot) < process.reaches {
-            return Some("it has not reached its target".into());
-        }
-        if process.confirmed > summary.confirmed {
-            return Some(format!("{} was confirmed", process.confirmed));
-        }
-        // If it stopped within the time limit, and session and producer worked to the end, the next
-        // start repeats nothing of what it read in that session.
-        let had_a_session = process.took && !process.cut_off && process.let_go_ms == Some(now_ms);
-        let in_time = |stop: u64| now_ms < stop + self.schedule.drain_timeout_ms * 3 / 4;
-        // In exactly-once mode a failed commit repeats nothing.
-        let undisturbed = had_a_session
-            && !self.schedule.exactly_once
-            && process.stop_ms.is_some_and(in_time)
-            && !process.failed
-            && summary.undrained == 0;
-        if undisturbed {
-            if process.produced >= summary.confirmed && process.produced > Lsn::ZERO {
-                return Some(format!("the transaction at {} is repeated", process.produced));
-            }
-            // The last advance of the slot may be rejected, or take too long.
-            let may_fail = process.feeds.in_batches()
-                && (self.was(InjectedFault::SlotHeld) || self.was(InjectedFault::MoveSlow));
-            let in_time = self.schedule.drain_timeout_ms > 4000;
-            if self.slot < summary.confirmed && in_time && !may_fail {
-                return Some(format!("the slot is at {}", self.slot));
-            }
-        }
-        None
-    }
-
-    /// Whether a process with `--until` had everything it needs to confirm the end.
-    fn has_no_excuse(&self, process: &Process) -> bool {
-        let is_alone = self.schedule.walposts == 1 && process.opened > 0;
-        let is_undisturbed = self.faults.is_empty() && self.schedule.poison.is_none();
-        let has_time = self.schedule.drain_timeout_ms > 4000;
-        is_alone && is_undisturbed && has_time && process.stop_ms.is_none()
-    }
-
-    /// The halt is at a rejected event, and everything before it is delivered if the error says so.
-    fn halted(&self, commit: Lsn, ordinal: u32, sure: bool) -> Option<String> {
-        let place = |event: &crate::wal::Event| (event.commit, event.ordinal);
-        let at = self.log.events.iter().position(|event| place(event) == (commit, ordinal));
-        let Some(at) = at.filter(|at| self.log.events[*at].poison != Poison::None) else {
-            return Some("that event can be delivered".into());
-        };
-        // In exactly-once mode its own transaction is not published in part.
-        let is_own = |event: usize| self.log.events[event].commit == commit;
-        let missing = |event: &usize| {
-            let given_up = self.given_up.contains(&self.log.events[*event].item);
-            let is_pending = self.schedule.exactly_once && is_own(*event);
-            !given_up && !is_pending && !self.appended.contains(event)
-        };
-        let missing = (0..at).find(missing).filter(|_| sure);
-        missing.map(|event| format!("event {event} before it was not delivered"))
-    }
-
-    fn may_fail_with(&self, error: &SourceError) -> bool {
-        let others = self.schedule.walposts > 1;
-        match error {
-            SourceError::Slot(SlotError::Undelivered { error, .. }) => {
-                self.may_fail_with(&SourceError::Slot((**error).clone()))
-            }
-            SourceError::Slot(SlotError::Advanced { .. }) => {
-                others || self.was(InjectedFault::SlotMoved) || !self.given_up.is_empty()
-            }
-            SourceError::Slot(SlotError::AheadOfState { .. }) => {
-                self.was(InjectedFault::SlotMoved)
-                    || self.was(InjectedFault::SlotDropped)
-                    || !self.given_up.is_empty()
-            }
-            SourceError::Slot(SlotError::OtherServer { .. }) => {
-                self.was(InjectedFault::OtherServer)
-            }
-            SourceError::Slot(_) => self.was(InjectedFault::SlotDropped),
-            SourceError::Access(_) => self.was(InjectedFault::AccessRefused),
-            _ => false,
-        }
     }
 
     fn was(&self, fault: InjectedFault) -> bool {

@@ -138,6 +138,8 @@ impl World {
             }
             InjectedFault::BatchRefused => self.server.refuses = true,
             InjectedFault::MoveSlow => self.server.move_ms = Some(span),
+            InjectedFault::ServerRestored => self.save_or_restore(),
+            InjectedFault::LayoutChanged => self.layout = 1 - self.layout,
         }
     }
 

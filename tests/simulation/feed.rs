@@ -13,9 +13,9 @@ use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
 use walpost::source::SlotMetrics;
 use walpost::source::{
-    AckedPosition, CatchUp, CatchupProgress, Feed, LagDetector, Method, OpenError,
-    PublicationFingerprint, Received, Resume, Security, ServerIdentity, SlotAdvanceSchedule,
-    Source, SourceError, SwitchFeed,
+    CatchUp, CatchupProgress, Feed, HistoryCheck, LagDetector, Method, OpenError,
+    PublicationFingerprint, PublishedHistory, Received, Resume, Security, ServerIdentity,
+    SlotAdvanceSchedule, Source, SourceError, SwitchFeed, Verdict,
 };
 
 use crate::batches::{Reader, ServerMessage};
@@ -123,6 +123,8 @@ pub(crate) struct SimFeed {
     /// Whether it has returned an error.
     has_failed: bool,
     observed: Instant,
+    /// Compares with what the state has.
+    check: Option<HistoryCheck>,
 }
 
 enum Side {
@@ -162,11 +164,35 @@ impl SimFeed {
             open: 0,
             has_failed: false,
             observed: now,
+            check: None,
         }
     }
 
-    /// What was received, or the end of the session.
+    /// What was received and is passed on, or the end of the session.
     fn take(&mut self, reading: bool) -> Option<Result<Received, SourceError>> {
+        loop {
+            let taken = self.receive_one(reading)?;
+            let compared = taken.and_then(|received| self.compare(received));
+            if let Some(received) = compared.transpose() {
+                return Some(received);
+            }
+        }
+    }
+
+    fn compare(&mut self, received: Received) -> Result<Option<Received>, SourceError> {
+        let Some(check) = &mut self.check else { return Ok(Some(received)) };
+        let verdict = match &received {
+            Received::Message(message) => check.message(message)?,
+            Received::Keepalive(wal_end) => check.keepalive(*wal_end)?,
+        };
+        if verdict == Verdict::Same {
+            self.check = None;
+        }
+        Ok((verdict != Verdict::Skip).then_some(received))
+    }
+
+    /// What was received, or the end of the session.
+    fn receive_one(&mut self, reading: bool) -> Option<Result<Received, SourceError>> {
         let mut world = self.world.lock();
         let state = &mut world.server.sessions[self.session];
         let message = if reading { state.unread.pop_front() } else { None };
@@ -270,7 +296,11 @@ impl SimFeed {
                 && let Side::Batches(progress, _) = &mut self.side
                 && progress.is_over()
             {
-                return Ok(progress.keepalive());
+                let keepalive = progress.keepalive();
+                if let Some(received) = self.compare(keepalive)? {
+                    return Ok(received);
+                }
+                continue;
             }
             if let Some(received) = self.take(reading) {
                 return received;
@@ -328,7 +358,17 @@ impl Feed for SimFeed {
         5
     }
 
-    fn compare_with(&mut self, _: AckedPosition) {}
+    fn compare_with(&mut self, published: PublishedHistory) {
+        let from = self.world.lock().server.sessions[self.session].from;
+        let required =
+            published.required.into_iter().filter(|one| one.commit_lsn >= from).collect();
+        let published = PublishedHistory { required, ..published };
+        self.check = Some(HistoryCheck::with_state(self.start, published));
+    }
+
+    fn is_compared(&self) -> bool {
+        self.check.is_none()
+    }
 
     fn walsender(&self) -> Option<i32> {
         i32::try_from(self.session).ok()
@@ -394,6 +434,7 @@ impl Feed for SimFeed {
 
     fn wanted_switch(&mut self) -> Option<SwitchFeed> {
         let (switch, why) = match &mut self.side {
+            Side::Stream(_) if self.check.is_some() => (None, Why::Behind),
             Side::Stream(lag) => (lag.wanted_switch(), Why::Behind),
             Side::Batches(progress, moves) => {
                 let has_rows = {
@@ -423,9 +464,11 @@ impl Feed for SimFeed {
     }
 
     fn confirm(&mut self, lsn: Lsn) {
-        let mut world = self.world.lock();
-        world.server.sessions[self.session].offered = lsn;
-        world.look(self.session);
+        if self.check.is_none() {
+            let mut world = self.world.lock();
+            world.server.sessions[self.session].offered = lsn;
+            world.look(self.session);
+        }
     }
 
     /// Not needed: each simulated process checks the slot itself.
@@ -438,6 +481,9 @@ impl Feed for SimFeed {
 
     async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
         self.left = Left::Finished;
+        if self.check.is_some() {
+            return Err(SourceError::Lost("it is not compared yet".into()));
+        }
         self.world.lock().server.sessions[self.session].offered = lsn;
         let noted = async {
             match self.side {

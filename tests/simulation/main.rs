@@ -26,8 +26,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
+use walpost::source::{SlotError, SourceError};
 
-use crate::trace::{Left, TraceEvent};
+use crate::trace::{Exit, Left, TraceEvent};
 use crate::wal::Poison;
 use crate::world::Shared;
 
@@ -108,6 +109,12 @@ fn schedules_cover_every_feed_switch() {
                 }
                 TraceEvent::Advanced { .. } => see("a move".into()),
                 TraceEvent::Moved { .. } => see("a foreign client's move".into()),
+                TraceEvent::Restored { .. } => see("a restored server".into()),
+                TraceEvent::Exited { exit: Exit::Source(SourceError::Slot(error)), .. } => {
+                    if let SlotError::OtherHistory { .. } = error {
+                        see("another history".into());
+                    }
+                }
                 _ => {}
             }
         }
@@ -123,6 +130,8 @@ fn schedules_cover_every_feed_switch() {
         "Idle within a transaction",
         "a move",
         "a foreign client's move",
+        "a restored server",
+        "another history",
     ] {
         assert!(seen.contains_key(what), "{what}: {seen:?}");
     }
@@ -139,7 +148,7 @@ fn judge(seed: u64, verbose: bool) -> Option<String> {
                 println!("{at:>5} {now_ms:>6} ms  {event:?}");
             }
         }
-        checker::judge(&world.log, &world.schedule, &world.trace).err()
+        checker::judge(&world.logs(), &world.schedule, &world.trace).err()
     }));
     judged.unwrap_or_else(|_| Some("it panicked, see above".to_owned()))
 }

@@ -18,6 +18,7 @@ use walpost::relay::{
     stop_channel,
 };
 use walpost::source::{CatchUp, SlotError, SourceError};
+use walpost::state::ConfiguredLayout;
 
 use crate::broker::SimSink;
 use crate::feed::SimSource;
@@ -46,12 +47,27 @@ struct Life {
 /// Keeps a walpost running until the schedule is over, and stops it then.
 pub(crate) async fn keep_running(world: Shared, mut over: watch::Receiver<bool>) {
     while !*over.borrow() {
+        if world.lock().is_restored {
+            sleep(Duration::from_millis(5)).await;
+            continue;
+        }
         let (process, life) = world.lock().start();
         let exit = run(&world, process, &life, &mut over).await;
-        world.lock().note(TraceEvent::Exited { process, exit: exit.clone() });
+        let histories = {
+            let mut world = world.lock();
+            world.note(TraceEvent::Exited { process, exit: exit.clone() });
+            world.running -= 1;
+            let histories = world.lost.len();
+            world.restore_if_all_ended();
+            histories
+        };
         let pause = world.lock().rng.u64(0..1500);
         sleep(Duration::from_millis(pause)).await;
-        world.lock().put_right(&exit);
+        let mut world = world.lock();
+        // Nothing is known of another history.
+        if world.lost.len() == histories {
+            world.put_right(&exit);
+        }
     }
 }
 
@@ -72,17 +88,30 @@ impl World {
             life.told_again_after_ms = some(&mut self.rng, again, 3000);
             life.until = (self.schedule.untils && self.one_in(2)).then_some(Until::Current);
         }
+        self.running += 1;
         self.note(TraceEvent::Started { process, until: life.until.is_some() });
         (process, life)
     }
 
     /// Does what an operator does before the next start.
     fn put_right(&mut self, exit: &Exit) {
-        match exit {
-            Exit::Halted { commit, ordinal, sure, .. } => self.deal_with(*commit, *ordinal, *sure),
+        if let Exit::Halted { commit, ordinal, sure, .. } = exit {
+            return self.deal_with(*commit, *ordinal, *sure);
+        }
+        let Exit::Source(SourceError::Slot(error)) = exit else { return };
+        let error = match error {
+            SlotError::Undelivered { error, .. } => &**error,
+            error => error,
+        };
+        match error {
             // It has written its own position since.
-            Exit::Source(SourceError::Slot(SlotError::AheadOfState { .. })) => self.adopt(),
-            Exit::Source(SourceError::Slot(_)) if !self.server.slot_is_there => {
+            SlotError::AheadOfState { .. } => self.adopt(),
+            SlotError::OtherHistory { .. }
+            | SlotError::BehindState { .. }
+            | SlotError::OtherState { .. } => self.accept(),
+            // The former configuration.
+            SlotError::PartlyPublished { .. } => self.layout = 1 - self.layout,
+            _ if !self.server.slot_is_there => {
                 let end = self.log.end;
                 self.advance(end);
                 self.server.slot_is_there = true;
@@ -143,7 +172,7 @@ async fn run(
         None => relay,
         Some(commits) => {
             let store = Box::new(SimStore::new(world, process));
-            relay.with_state(store, state_settings(commits))
+            relay.with_state(store, state_settings(commits, world.lock().layout))
         }
     };
     let mut relay = Box::pin(relay.run());
@@ -151,6 +180,7 @@ async fn run(
         biased;
         ended = wakes(world, &mut relay, life.killed_after_wakes) => ended,
         () = death(world, life) => None,
+        () = restored(world) => None,
         () = orders(world, process, life, &handle, over) => None,
     };
     drop(relay);
@@ -183,6 +213,13 @@ async fn death(world: &Shared, life: &Life) {
         }
     }
     pending::<()>().await;
+}
+
+/// Completes once the server is to be restored: it goes down, and walpost with it.
+async fn restored(world: &Shared) {
+    while !world.lock().is_restored {
+        sleep(Duration::from_millis(7)).await;
+    }
 }
 
 /// Sends stop signals as scheduled, and at the end of the schedule. Never completes.
@@ -238,12 +275,16 @@ async fn given_up(world: &Shared, process: usize) {
     sleep(GIVEN_UP).await;
 }
 
-fn state_settings(commits: CommitLimits) -> StateSettings {
+fn state_settings(commits: CommitLimits, layout: u8) -> StateSettings {
     StateSettings {
         delivery_id: "walpost".to_owned(),
         topic: "state".to_owned(),
         place: "state topic state".to_owned(),
-        layout: String::new(),
+        layout: ConfiguredLayout {
+            // Nobody writes such messages.
+            plain_message_prefix: Some(layout.to_string()),
+            ..ConfiguredLayout::default()
+        },
         skips: false,
         required: true,
         lossy_store: None,

@@ -43,6 +43,8 @@ pub(crate) struct Server {
     pub(crate) held_until: u64,
     pub(crate) slot_is_there: bool,
     pub(crate) timeline: u32,
+    /// The start time of its postmaster.
+    started: i64,
     /// Whether the next batch is rejected, and how long the next advance of the slot takes.
     pub(crate) refuses: bool,
     pub(crate) move_ms: Option<u64>,
@@ -51,16 +53,25 @@ pub(crate) struct Server {
     /// The dead session that the server still takes to be alive.
     lingers: Option<usize>,
     /// The session that holds the lock of its name; a dead one, and until when it counts as alive.
-    lock: Option<usize>,
+    pub(crate) lock: Option<usize>,
     lock_lingers: Option<(usize, u64)>,
     /// Requested advances of the slot.
     pub(crate) moves: Vec<Moving>,
     pub(crate) sessions: Vec<SessionState>,
 }
 
+/// A copy of the stopped server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Snapshot {
+    items: usize,
+    end: Lsn,
+    confirmed: Lsn,
+    timeline: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct SessionState {
-    from: Lsn,
+    pub(crate) from: Lsn,
     cursor: Cursor,
     /// Sent, and not read by the client.
     pub(crate) unread: VecDeque<ServerMessage>,
@@ -99,6 +110,7 @@ impl Server {
             held_until: 0,
             slot_is_there: true,
             timeline: 1,
+            started: 1,
             refuses: false,
             move_ms: None,
             holder: None,
@@ -251,6 +263,39 @@ impl World {
         self.server.confirmed = self.server.saved;
         let confirmed = self.server.confirmed;
         self.note(TraceEvent::Fell { confirmed });
+    }
+
+    /// A snapshot is made, or the server is set back to it once no process is left.
+    pub(crate) fn save_or_restore(&mut self) {
+        if self.snapshot.is_some() {
+            self.is_restored = true;
+            self.restore_if_all_ended();
+        } else if self.server.slot_is_there {
+            self.snapshot = Some(Snapshot {
+                items: self.log.items.len(),
+                end: self.log.end,
+                confirmed: self.server.saved,
+                timeline: self.server.timeline,
+            });
+        }
+    }
+
+    pub(crate) fn restore_if_all_ended(&mut self) {
+        if !self.is_restored || self.running > 0 {
+            return;
+        }
+        self.is_restored = false;
+        let Some(snapshot) = self.snapshot.take() else { return };
+        let Snapshot { items, end, confirmed, timeline } = snapshot;
+        self.server.saved = confirmed;
+        self.restart_server(0);
+        self.server.held_until = 0;
+        self.lost.push(self.log.clone());
+        self.log.restore(items, end);
+        self.server.slot_is_there = true;
+        self.server.timeline = timeline;
+        self.server.started += 1;
+        self.note(TraceEvent::Restored { items, confirmed });
     }
 
     /// The session that holds the slot, even if its client is gone; `None` if a client that is not
@@ -418,7 +463,8 @@ impl World {
 
     pub(crate) fn identity(&self) -> ServerIdentity {
         let timeline = self.server.timeline;
-        ServerIdentity { system_identifier: "7".to_owned(), timeline, postmaster_start: 1 }
+        let postmaster_start = self.server.started;
+        ServerIdentity { system_identifier: "7".to_owned(), timeline, postmaster_start }
     }
 }
 

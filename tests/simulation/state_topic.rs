@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use walpost::Lsn;
+use walpost::position::Checkpoint;
 use walpost::sink::Condition;
 use walpost::state::{State, StateEvent, StateFailure, StateKey, StateStore};
 
@@ -47,7 +48,7 @@ pub(crate) fn adopted(acked_upto: Lsn) -> State {
         rows_upto: Lsn::ZERO,
         server_started: 0,
         skips: false,
-        layout: String::new(),
+        layout: None,
         at_ms: 0,
     }
 }
@@ -113,7 +114,7 @@ impl World {
         if self.schedule.exactly_once {
             self.fence();
             self.new_transactional_producer(process);
-            let (upto, partial) = (self.broker.state.acked_upto, self.broker.state.partial);
+            let Checkpoint { upto, partial } = self.broker.state.checkpoint();
             self.note(TraceEvent::StateRead { process, upto, partial });
         } else {
             self.broker.state_writer = Some(process);
@@ -183,7 +184,7 @@ impl World {
         let confirmed = self.server.confirmed;
         let state = &mut self.broker.state;
         if state.acked_upto < confirmed {
-            let partial = state.partial.filter(|partial| partial.commit_lsn >= confirmed);
+            let partial = state.partial.filter(|partial| partial.next.commit_lsn >= confirmed);
             let layout = state.layout.clone();
             let generation = state.generation + 1;
             *state = State { generation, partial, layout, ..adopted(confirmed) };
@@ -192,6 +193,20 @@ impl World {
             self.broker.state_writer = None;
             self.fence();
         }
+    }
+
+    /// The operator runs `walpost adopt --apply` after the server was restored, unless another walpost
+    /// works with the slot.
+    pub(crate) fn accept(&mut self) {
+        if self.slot_is_in_use() || self.server.lock.is_some() {
+            return;
+        }
+        let (upto, timeline) = (self.server.confirmed, self.server.timeline);
+        let generation = self.broker.state.generation + 1;
+        self.broker.state = State { generation, timeline, ..adopted(upto) };
+        self.note(TraceEvent::Adopted { upto });
+        self.broker.state_writer = None;
+        self.fence();
     }
 }
 

@@ -85,6 +85,15 @@ pub(crate) enum TraceEvent {
     Slot {
         confirmed: Lsn,
     },
+    /// The server was restored to its first items.
+    Restored {
+        items: usize,
+        confirmed: Lsn,
+    },
+    /// An operator accepted the slot's position.
+    Adopted {
+        upto: Lsn,
+    },
     /// The server lost the slot's last positions.
     Fell {
         confirmed: Lsn,
@@ -214,10 +223,12 @@ pub(crate) enum InjectedFault {
     Unauthenticated,
     BatchRefused,
     MoveSlow,
+    ServerRestored,
+    LayoutChanged,
 }
 
 impl InjectedFault {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::SessionEnds,
         Self::ServerRestarts,
         Self::ServerAway,
@@ -239,6 +250,8 @@ impl InjectedFault {
         Self::Unauthenticated,
         Self::BatchRefused,
         Self::MoveSlow,
+        Self::ServerRestored,
+        Self::LayoutChanged,
     ];
 
     /// Whether it needs an operator.
@@ -250,6 +263,7 @@ impl InjectedFault {
                 | Self::OtherServer
                 | Self::ReplacementFails
                 | Self::Unauthenticated
+                | Self::ServerRestored
         )
     }
 }

@@ -28,25 +28,31 @@ pub(crate) const PARTITIONS: usize = TOPICS * KEYS / 2;
 pub(crate) const NEVER: usize = 1_000_000_000;
 
 /// The committed transactions, in order.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Log {
     pub(crate) items: Vec<Item>,
     pub(crate) events: Vec<Event>,
     pub(crate) end: Lsn,
+    /// The time of the last commit. A restored server has the ids of its transactions once more, and no
+    /// time.
+    time: i64,
     /// The size of all records, as a multiple of the smallest.
     scale: u64,
 }
 
 /// A part of the WAL.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Item {
     /// A committed transaction.
-    Transaction { commit: Lsn, end: Lsn, changes: Vec<Change> },
+    Transaction { commit: Lsn, end: Lsn, id: TransactionId, changes: Vec<Change> },
     /// A message with our prefix outside of a transaction: never an event.
     Loose { lsn: Lsn, end: Lsn },
     /// WAL that the slot does not decode: other databases, aborted transactions.
     Other { end: Lsn },
 }
+
+/// Its id, and the time of its commit.
+pub(crate) type TransactionId = (u32, PgTimestamp);
 
 /// A change inside a transaction.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +78,7 @@ pub(crate) enum Change {
 }
 
 /// An event of an outbox.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Event {
     /// Index of its transaction in the WAL.
     pub(crate) item: usize,
@@ -115,7 +121,7 @@ pub(crate) struct Cursor {
 
 impl Log {
     pub(crate) fn new(scale: u64) -> Self {
-        Self { items: Vec::new(), events: Vec::new(), end: Lsn::new(1000), scale }
+        Self { items: Vec::new(), events: Vec::new(), end: Lsn::new(1000), time: 0, scale }
     }
 
     /// Commits a transaction with about that many events.
@@ -144,7 +150,17 @@ impl Log {
         }
         noise(rng, &mut changes);
         let end = self.forward(rng.u64(1..20));
-        self.items.push(Item::Transaction { commit, end, changes });
+        self.time += 1;
+        let xid = u32::try_from(self.items.len()).expect("few") + 1;
+        let id = (xid, PgTimestamp::from_micros(self.time));
+        self.items.push(Item::Transaction { commit, end, id, changes });
+    }
+
+    /// Only the first items are there, and the WAL ends there.
+    pub(crate) fn restore(&mut self, items: usize, end: Lsn) {
+        self.items.truncate(items);
+        self.events.retain(|event| event.item < items);
+        self.end = end;
     }
 
     pub(crate) fn nontransactional_message(&mut self, rng: &mut Rng) {
@@ -168,8 +184,8 @@ impl Log {
     pub(crate) fn send(&self, cursor: &mut Cursor, from: Lsn) -> Option<Received> {
         loop {
             match self.items.get(cursor.item)? {
-                Item::Transaction { commit, end, changes } if *commit >= from => {
-                    let message = self.step(cursor, *commit, *end, changes);
+                Item::Transaction { commit, end, id, changes } if *commit >= from => {
+                    let message = self.step(cursor, (*commit, *end), *id, changes);
                     return Some(Received::Message(message));
                 }
                 Item::Loose { lsn, .. } if *lsn >= from => {
@@ -204,10 +220,10 @@ impl Log {
                 break;
             }
             match item {
-                Item::Transaction { commit, end, changes } if *commit >= from => {
+                Item::Transaction { commit, end, id, changes } if *commit >= from => {
                     let this = cursor.item;
                     while cursor.item == this {
-                        messages.push(self.step(&mut cursor, *commit, *end, changes));
+                        messages.push(self.step(&mut cursor, (*commit, *end), *id, changes));
                     }
                 }
                 Item::Loose { lsn, .. } if *lsn >= from => {
@@ -227,11 +243,16 @@ impl Log {
         items.last().map_or(Lsn::new(1000), Item::end)
     }
 
-    fn step(&self, cursor: &mut Cursor, commit: Lsn, end: Lsn, changes: &[Change]) -> Message {
-        let commit_time = PgTimestamp::from_micros(0);
+    fn step(
+        &self,
+        cursor: &mut Cursor,
+        (commit, end): (Lsn, Lsn),
+        (xid, commit_time): TransactionId,
+        changes: &[Change],
+    ) -> Message {
         if cursor.step == 0 {
             cursor.step = 1;
-            return Message::Begin(Begin { commit_lsn: commit, commit_time, xid: 1 });
+            return Message::Begin(Begin { commit_lsn: commit, commit_time, xid });
         }
         let Some(change) = changes.get(cursor.step - 1) else {
             cursor.item += 1;

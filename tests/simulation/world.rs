@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::broker::Broker;
 use crate::schedule::Schedule;
-use crate::server::Server;
+use crate::server::{Server, Snapshot};
 use crate::trace::{Trace, TraceEvent};
 use crate::wal::Log;
 
@@ -18,6 +18,15 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) broker: Broker,
     pub(crate) trace: Trace,
+    /// What the server had committed before it was restored, each time.
+    pub(crate) lost: Vec<Log>,
+    /// To what it can be restored.
+    pub(crate) snapshot: Option<Snapshot>,
+    /// Whether it is to be restored, once no process is left.
+    pub(crate) is_restored: bool,
+    pub(crate) running: usize,
+    /// Which configuration processes are started with.
+    pub(crate) layout: u8,
     /// Whether the faults are over.
     pub(crate) calm: bool,
     began: Instant,
@@ -39,6 +48,11 @@ impl Shared {
             server: Server::new(),
             broker: Broker::new(Server::new().confirmed),
             trace: Vec::new(),
+            lost: Vec::new(),
+            snapshot: None,
+            is_restored: false,
+            running: 0,
+            layout: 0,
             calm: false,
             began: Instant::now(),
         })))
@@ -50,6 +64,11 @@ impl Shared {
 }
 
 impl World {
+    /// What the server had, each time until it was restored, and has in the end.
+    pub(crate) fn logs(&self) -> Vec<&Log> {
+        self.lost.iter().chain([&self.log]).collect()
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).expect("a schedule is short")
     }

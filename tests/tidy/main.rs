@@ -62,12 +62,15 @@ const IMPORTS: [(&str, &[&str]); 6] = [
 ];
 
 /// The parts that decide and do no I/O.
-const PURE: [&str; 7] = [
+const PURE: [&str; 10] = [
     "src/pgoutput/",
     "src/outbox/",
     "src/record/",
     "src/ledger",
     "src/source/catchup/cost.rs",
+    "src/source/history",
+    "src/state/agreement",
+    "src/state/layout.rs",
     "src/relay/core",
     "src/debezium_import/",
 ];

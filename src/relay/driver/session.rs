@@ -169,7 +169,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     fn resume(&self, standby: &Standby) -> Resume {
-        match &self.session.last {
+        // The position is not what this process has received: all of it is compared again.
+        let is_compared = self.state.as_ref().is_none_or(StateKeeper::is_compared);
+        let last = self.session.last.as_ref();
+        match last.filter(|_| is_compared || !self.core.is_exactly_once()) {
             None => Resume::AtSlot { waited: standby.waited() },
             Some(last) => Resume::At {
                 identity: ServerIdentity {

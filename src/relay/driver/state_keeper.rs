@@ -17,15 +17,13 @@ use tokio::time::Instant;
 use super::BACKOFF_LIMIT;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::position::Checkpoint;
+use crate::position::{Checkpoint, EventPosition};
 use crate::relay::backoff::{Backoff, backoff};
 use crate::relay::core::{CommitAt, Core};
-use crate::source::{
-    Feed, Horizon, LastTransaction, ReceivedTransactions, ServerIdentity, SlotError, SourceError,
-};
+use crate::source::{Feed, Horizon, LastTransaction, ReceivedTransactions, SlotError, SourceError};
 use crate::state::{
-    Bookmark, Delivered, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
-    unix_ms,
+    Bookmark, ConfiguredLayout, Delivered, Partial, State, StateEvent, StateFailure, StateKey,
+    StateStore, UnfinishedRows, unix_ms,
 };
 
 /// Minimum time between two writes while events are delivered.
@@ -51,7 +49,7 @@ pub struct StateSettings {
     /// What the topic is called in errors.
     pub place: String,
     /// What the configuration contributes to [`State::layout`].
-    pub layout: String,
+    pub layout: ConfiguredLayout,
     /// Whether a policy lets events be skipped.
     pub skips: bool,
     /// Whether the relay ends if the topic is missing or may not be used.
@@ -108,6 +106,8 @@ pub(super) struct StateKeeper {
     /// The newest durable record. Before the store is open: that of this process, if any.
     state: Option<State>,
     delays: Backoff,
+    /// Whether the session's server is known to have the history that was published.
+    is_compared: bool,
     /// The position in the topic that the WAL of the last session did not reach.
     not_reached: Option<Lsn>,
     /// The last failure that was logged, of a store that is used by the sink too.
@@ -166,6 +166,7 @@ impl StateKeeper {
             pending: None,
             state: None,
             delays: backoff(BACKOFF_LIMIT),
+            is_compared: true,
             not_reached: None,
             failure: None,
             stale: 0,
@@ -180,6 +181,11 @@ impl StateKeeper {
     /// The name of the store, if it may lose writes that it has acknowledged.
     pub(super) fn lossy_store(&self) -> Option<&'static str> {
         self.settings.lossy_store
+    }
+
+    /// Whether the last session's server is known to have the history that was published.
+    pub(super) fn is_compared(&self) -> bool {
+        self.is_compared
     }
 
     /// Everything that committed before this LSN may be confirmed.
@@ -201,12 +207,28 @@ impl StateKeeper {
         }
     }
 
-    /// The server whose history is known to be the one that was published: after a restart, once it
-    /// was compared with what was received before.
-    pub(super) fn note_server(&mut self, server: &ServerIdentity) {
-        if let Some(state) = &mut self.state {
-            state.server_started = server.postmaster_start;
+    /// The session's server, once its history is known to be the one that was published: after a
+    /// restart, once it was compared.
+    pub(super) fn note_server<F: Feed>(&mut self, session: &F) {
+        self.is_compared = session.is_compared();
+        if !self.is_compared {
+            return;
         }
+        let (timeline, started) = (session.timeline(), session.server_started());
+        // What is being written becomes the state.
+        let written = match &mut self.phase {
+            Phase::Writing(state) => Some(&mut **state),
+            Phase::Closed(_) | Phase::Opening | Phase::Open => None,
+        };
+        for state in self.state.iter_mut().chain(written) {
+            (state.timeline, state.server_started) = (timeline, started);
+        }
+    }
+
+    /// Whether the position may be written. At a destination that takes no event twice, those of another
+    /// history count as delivered. In exactly-once mode only what is published moves the position.
+    fn may_write(&self, core: &Core) -> bool {
+        self.is_compared || core.is_exactly_once()
     }
 
     /// Waits for an event. Cancel-safe.
@@ -228,6 +250,7 @@ impl StateKeeper {
             // In exactly-once mode it is opened with the next session.
             Phase::Closed(_) if core.is_exactly_once() => {}
             Phase::Closed(at) if *at <= Instant::now() => self.begin_to_open(),
+            Phase::Open if !self.may_write(core) => {}
             Phase::Open if core.is_exactly_once() => self.commit(core, received, urgency),
             Phase::Open => self.write_acknowledged(core.flush_lsn(), received, urgency),
             Phase::Writing(_) => self.note_overdue(),
@@ -475,7 +498,21 @@ impl StateKeeper {
         }
         let last = self.last(received.durable(checkpoint.upto), before);
         let Checkpoint { upto: acked_upto, partial } = checkpoint;
+        let partial = partial.map(|next| self.partial(next, received, before));
         self.write(State { acked_upto, partial, last, at_ms: unix_ms(), ..before.clone() });
+    }
+
+    /// The transaction that is published in part, before this event.
+    fn partial(
+        &self,
+        next: EventPosition,
+        received: &ReceivedTransactions,
+        before: &State,
+    ) -> Partial {
+        let known = received.committed_at(next.commit_lsn).map(|one| (one.xid, one.commit_time));
+        let is_same = |former: &Partial| former.next.commit_lsn == next.commit_lsn;
+        let former = before.partial.filter(is_same).and_then(|former| former.identity);
+        Partial { next, identity: known.or(former) }
     }
 
     /// The last transaction to write: those of rows are none of the server's.
@@ -514,59 +551,6 @@ impl StateKeeper {
         let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let sparse = SPARSE_RECORDS + millis.saturating_mul(SPARSE_PER_SECOND / 1000);
         records <= sparse || now - self.grew.1 >= QUIET
-    }
-
-    /// The position in `state` is that of this slot, and this server has the WAL up to `needed`.
-    fn verify<F: Feed>(
-        &self,
-        (state, needed): (&State, Lsn),
-        cluster: Option<&String>,
-        slot: &str,
-        session: &F,
-    ) -> Result<(), SlotError> {
-        let place = self.settings.place.clone();
-        let timeline = session.timeline();
-        if let Some(fork) = session.end_of_timeline(state.timeline)
-            && needed > fork
-        {
-            return Err(SlotError::LostInFailover {
-                found: timeline,
-                known: state.timeline,
-                fork,
-                published: needed,
-                store: self.settings.lossy_store,
-            });
-        }
-        if state.timeline > timeline {
-            let known = format!("timeline {} of the server", state.timeline);
-            return Err(SlotError::OtherState {
-                place,
-                known,
-                found: format!("timeline {timeline}"),
-            });
-        }
-        if let (Some(known), Some(found)) = (&state.cluster, cluster)
-            && known != found
-        {
-            let known = format!("Kafka cluster {known}");
-            return Err(SlotError::OtherState { place, known, found: found.clone() });
-        }
-        let (found, acked) = (session.start(), state.acked_upto);
-        let slot = slot.to_owned();
-        if let Some(store) = self.settings.lossy_store.filter(|_| found > acked) {
-            return Err(SlotError::AheadOfStore { slot, found, acked, place, store });
-        }
-        if found > acked {
-            return Err(SlotError::AheadOfState { slot, found, acked, place });
-        }
-        let flushed = session.flushed();
-        if let Some(store) = self.settings.lossy_store.filter(|_| flushed < needed) {
-            return Err(SlotError::BehindStore { flushed, acked: needed, place, store });
-        }
-        if flushed < needed {
-            return Err(SlotError::BehindState { flushed, acked: needed, place });
-        }
-        Ok(())
     }
 }
 

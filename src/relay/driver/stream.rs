@@ -94,7 +94,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 None if is_read && self.core.wants_input() => Urgency::Idle,
                 None => Urgency::Normal,
             };
-            match self.keep_state(urgency) {
+            match self.keep_state(session, urgency) {
                 Ok(covered) => session.confirm(covered),
                 Err(error) => return Ok(failed_or_lost(error)),
             }
@@ -168,8 +168,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     /// Writes the position, and returns what may be confirmed.
-    fn keep_state(&mut self, urgency: Urgency) -> Result<Lsn, SourceError> {
+    fn keep_state(&mut self, session: &P::Feed, urgency: Urgency) -> Result<Lsn, SourceError> {
         let Some(keeper) = &mut self.state else { return Ok(self.core.flush_lsn()) };
+        keeper.note_server(session);
         keeper.step(&mut self.core, &mut self.session.received, urgency)?;
         Ok(self.core.flush_lsn().min(keeper.covered()))
     }
@@ -212,9 +213,6 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if let Some(figures) = session.slot_metrics() {
             if let (Some(horizon), Some(keeper)) = (figures.horizon, &mut self.state) {
                 keeper.note_horizon(horizon);
-            }
-            if let Some(keeper) = &mut self.state {
-                keeper.note_server(session.identity());
             }
             self.diagnostics.stats.metrics.slot(figures);
         }

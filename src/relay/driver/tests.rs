@@ -17,7 +17,7 @@ use crate::record::{Record, RecordConfig, Router};
 use crate::relay::{StopHandle, stop_channel};
 use crate::sink::SinkError;
 use crate::source::{
-    AckedPosition, Feed, Method, PublicationFingerprint, Received, Resume, Security,
+    Feed, Method, PublicationFingerprint, PublishedHistory, Received, Resume, Security,
     ServerIdentity, SlotMetrics, SwitchFeed,
 };
 
@@ -83,7 +83,11 @@ impl Feed for BusyFeed {
         5
     }
 
-    fn compare_with(&mut self, _: AckedPosition) {}
+    fn compare_with(&mut self, _: PublishedHistory) {}
+
+    fn is_compared(&self) -> bool {
+        true
+    }
 
     fn walsender(&self) -> Option<i32> {
         None

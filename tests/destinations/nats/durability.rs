@@ -5,10 +5,11 @@ use std::process::Command;
 
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Nats, Proxy, eventually};
+use walpost_bed::{Major, Nats, Postgres, Proxy, eventually};
 
-use super::fixture::{NatsFixture, STREAM};
+use super::fixture::{NatsFixture, STREAM, SUBJECTS};
 use crate::promise::Promise;
+use crate::restored;
 
 fn copy(from: &Path, to: &Path) {
     let status = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp");
@@ -83,6 +84,17 @@ async fn server_set_back_to_what_is_confirmed_gets_the_rest_again() {
     let walpost = fixture.run().await;
     fixture.assert_exact().await;
     stop(walpost).await;
+}
+
+/// The server has other events at positions that the stream has, and the comparison does not depend on
+/// what numbers the events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restored_server_is_refused_whatever_was_published_last() {
+    let server = Postgres::builder(Major::V15).own_identity().start().await;
+    let fixture = NatsFixture::over(server, Nats::start().await).await;
+    fixture.nats.add_stream(STREAM, SUBJECTS, &serde_json::json!({})).await;
+    fixture.adopt().await;
+    restored::is_refused(&fixture, async || fixture.nats.messages(STREAM).await.len()).await;
 }
 
 /// Synced every two minutes: what a killed process has acknowledged is in the kernel.

@@ -6,6 +6,7 @@ use walpost_bed::{Major, Postgres, Proxy, Redis, Stop, eventually};
 
 use super::fixture::{RedisFixture, STREAM};
 use crate::promise::Promise;
+use crate::restored;
 
 /// A copy of the data, for a server that is to be set back.
 async fn snapshot(fixture: &RedisFixture) {
@@ -133,6 +134,16 @@ async fn promoted_server_without_events_of_the_stream_is_refused() {
     // What came before the slot's position on this server may be there once more.
     assert!(fixture.redis.length(STREAM).await >= 1060);
     stop(walpost).await;
+}
+
+/// The server has other events at positions that the stream has, and the comparison does not depend on
+/// what numbers the events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restored_server_is_refused_whatever_was_published_last() {
+    let server = Postgres::builder(Major::V15).own_identity().start().await;
+    let fixture = RedisFixture::over(server, Redis::start().await).await;
+    fixture.adopt().await;
+    restored::is_refused(&fixture, async || fixture.redis.length(STREAM).await).await;
 }
 
 /// A failover behind one address, for a client that does not see it: the claim is there, and the newest

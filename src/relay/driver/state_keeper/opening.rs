@@ -9,8 +9,10 @@ use crate::relay::driver::Relay;
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
-use crate::source::{AckedPosition, Feed, SlotError, Source, SourceError};
-use crate::state::{State, StateEvent, StateFailure, StateKey, unix_ms};
+use crate::source::{Feed, SlotError, Source, SourceError};
+use crate::state::{
+    Decision, Facts, Refusal, State, StateEvent, StateFailure, StateKey, decide, unix_ms,
+};
 
 /// What was read.
 struct Found {
@@ -27,13 +29,6 @@ enum Read {
     Ended(Option<StateOpened>),
 }
 
-/// Where WAL has to reach at least: behind what the state has, and behind the last event in the store.
-/// An event up to that one counts as delivered, so it has to be the one that was published.
-fn needed(state: &State, published: Option<EventPosition>) -> Lsn {
-    let behind = published.map(|last| Lsn::new(last.commit_lsn.as_u64().saturating_add(1)));
-    state.acked_upto.max(behind.unwrap_or_default())
-}
-
 impl<P: Source, S: Sink> Relay<P, S> {
     /// Opens the state topic for a session that holds the slot, unless this process is its writer
     /// already; compares the slot's position with it.
@@ -44,14 +39,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
     ) -> Result<StateOpened, RelayError> {
         let Some(mut keeper) = self.state.take() else { return Ok(StateOpened::Ready) };
         keeper.pending = None;
-        if matches!(keeper.phase, Phase::Open | Phase::Writing(_)) && !after_another {
-            // The server may have been promoted since. What is being written becomes the state.
-            if let Phase::Writing(state) = &mut keeper.phase {
-                state.timeline = session.timeline();
-            }
-            if let Some(state) = &mut keeper.state {
-                state.timeline = session.timeline();
-            }
+        let is_open = matches!(keeper.phase, Phase::Open | Phase::Writing(_));
+        // A comparison that the last session has not finished begins again.
+        if is_open && keeper.is_compared && !after_another {
+            keeper.note_server(session);
             self.state = Some(keeper);
             return Ok(StateOpened::Ready);
         }
@@ -99,86 +90,74 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 delivery_id: keeper.settings.delivery_id.clone(),
             }))));
         };
-        if state.rows != keeper.settings.rows {
-            let place = keeper.settings.place.clone();
-            let error = if keeper.settings.rows.is_none() {
-                SlotError::UnfinishedRows { slot, place }
-            } else {
-                SlotError::TakenOver { place }
-            };
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
-        }
-        // Another instance may have the slot since, and more WAL: the next session tells.
-        let needed = needed(&state, published);
-        let is_behind = session.flushed() < needed;
-        if is_behind && keeper.not_reached.replace(needed) != Some(needed) {
-            let place = &keeper.settings.place;
-            let why = format!("the position in {place} is beyond the end of WAL at the connect");
-            return Ok(Some(StateOpened::Lost(SourceError::Lost(why))));
-        }
-        if let Err(error) = keeper.verify((&state, needed), cluster.as_ref(), &slot, session) {
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
-        }
-        let layout = layout(&keeper.settings, session);
-        let acked = state.acked_upto;
-        let is_other = !state.layout.is_empty() && state.layout != layout;
-        let pending = state.skipped.iter().find(|position| position.commit_lsn >= acked);
-        if let Some(position) = pending.filter(|_| is_other) {
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::SkipOutdated {
-                place: keeper.settings.place.clone(),
-                position: *position,
-            }))));
-        }
-        // The ordinals of these events may be those of other ones now.
-        let published = published.filter(|published| published.commit_lsn >= acked);
-        let behind = |published: EventPosition| EventPosition {
-            ordinal: published.ordinal.saturating_add(1),
-            ..published
-        };
-        if let Some(partial) = state.partial.or(published.map(behind))
-            && is_other
-        {
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::PartlyPublished {
-                place: keeper.settings.place.clone(),
-                commit_lsn: partial.commit_lsn,
-                events: partial.ordinal,
-            }))));
-        }
-        self.core.skip(state.skipped.iter().copied());
-        if self.core.is_exactly_once() {
-            self.core.resume_from(state.checkpoint());
-        }
         // Later on the session itself compares with what this process has received; but in
         // exactly-once mode the position of another one may be confirmed too.
         let is_others = self.session.last.is_none()
             || after_another
+            || !keeper.is_compared
             || self.core.is_exactly_once() && state.acked_upto > keeper.covered();
-        if is_others && state.layout == layout {
-            session.compare_with(AckedPosition { upto: state.acked_upto, last: state.last });
+        let layout = keeper.settings.layout.with(session.publication_fingerprint());
+        let facts = Facts {
+            server_started: session.server_started(),
+            timeline: session.timeline(),
+            fork: session.end_of_timeline(state.timeline),
+            flushed: session.flushed(),
+            is_standby: session.is_standby(),
+            slot: session.start(),
+            cluster: cluster.as_deref(),
+            layout: &layout,
+            published,
+            rows: keeper.settings.rows.as_ref(),
+            is_own: !is_others,
+            awaited: keeper.not_reached,
+        };
+        match decide(&state, &facts) {
+            Decision::Wait(needed) => {
+                keeper.not_reached = Some(needed);
+                let place = &keeper.settings.place;
+                let why = if facts.is_standby {
+                    format!("this standby has not replayed up to {needed}, the position in {place}")
+                } else {
+                    format!("the position in {place} is beyond the end of WAL at the connect")
+                };
+                return Ok(Some(StateOpened::Lost(SourceError::Lost(why))));
+            }
+            Decision::Refuse(refusal) => {
+                let error = keeper.settings.refused(refusal, &slot, &state, &facts);
+                return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
+            }
+            Decision::Continue(reason) => {
+                tracing::debug!(?reason, "nothing is to be compared with the position");
+            }
+            Decision::Compare(history) => session.compare_with(history),
+        }
+        let acked = state.acked_upto;
+        self.core.skip(state.skipped.iter().copied());
+        if self.core.is_exactly_once() {
+            self.core.resume_from(state.checkpoint());
         }
         self.log_agreement(&keeper.settings, acked);
-        let is_new_layout = state.layout != layout;
+        let is_same_layout = state.layout.as_ref().is_some_and(|known| known.is_same(&layout));
         keeper.own = [Some(id(&state)), None];
         // Otherwise rows may not have been published while they were written.
-        let delivered = state.delivered.filter(|_| state.layout == layout);
-        let is_restarted = state.server_started != session.identity().postmaster_start;
+        let delivered = state.delivered.filter(|_| is_same_layout);
+        let is_restarted = state.server_started != session.server_started();
         let kept = if is_restarted { session.start() } else { Lsn::new(u64::MAX) };
         let delivered = delivered.map(|delivered| delivered.of_restarted(kept, u64::MAX));
         keeper.state = Some(State {
             generation: state.generation + 1,
-            timeline: session.timeline(),
-            server_started: session.identity().postmaster_start,
             skips: state.skips || keeper.settings.skips,
             cluster,
             delivered,
-            layout,
+            layout: Some(layout),
             ..state
         });
+        keeper.note_server(session);
         keeper.phase = Phase::Open;
         keeper.metrics.state_trouble(None);
         note_position(&keeper.metrics, keeper.covered());
         // What is published from here on has ordinals of this layout.
-        if is_new_layout && keeper.settings.lossy_store.is_some() {
+        if !is_same_layout && keeper.settings.lossy_store.is_some() {
             return Ok(Some(self.write_layout(keeper, session).await?));
         }
         Ok(Some(StateOpened::Ready))
@@ -310,7 +289,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
     ) -> Result<Lsn, RelayError> {
         let Some(mut keeper) = self.state.take() else { return Ok(self.core.flush_lsn()) };
         let received = &mut self.session.received;
-        while keeper.step(&mut self.core, received, Urgency::Last).is_ok()
+        while keeper.may_write(&self.core)
+            && keeper.step(&mut self.core, received, Urgency::Last).is_ok()
             && keeper.is_at_work(&self.core)
         {
             tokio::select! {
@@ -357,7 +337,47 @@ fn unusable(settings: &StateSettings, event: &StateEvent) -> Option<StateOpened>
     None
 }
 
-/// What decides which transactions have events.
-fn layout<F: Feed>(settings: &StateSettings, session: &F) -> String {
-    session.publication_fingerprint().digest(&settings.layout)
+impl StateSettings {
+    /// The error of a position from which delivery does not continue.
+    fn refused(&self, refusal: Refusal, slot: &str, state: &State, facts: &Facts<'_>) -> SlotError {
+        let (place, slot, acked) = (self.place.clone(), slot.to_owned(), state.acked_upto);
+        match refusal {
+            Refusal::UnfinishedRows => SlotError::UnfinishedRows { slot, place },
+            Refusal::TakenOver => SlotError::TakenOver { place },
+            Refusal::LostInFailover { fork, published } => SlotError::LostInFailover {
+                found: facts.timeline,
+                known: state.timeline,
+                fork,
+                published,
+                store: self.lossy_store,
+            },
+            Refusal::OtherTimeline => SlotError::OtherState {
+                place,
+                known: format!("timeline {} of the server", state.timeline),
+                found: format!("timeline {}", facts.timeline),
+            },
+            Refusal::OtherCluster { known, found } => {
+                SlotError::OtherState { place, known: format!("Kafka cluster {known}"), found }
+            }
+            Refusal::SlotAhead => match self.lossy_store {
+                Some(store) => {
+                    SlotError::AheadOfStore { slot, found: facts.slot, acked, place, store }
+                }
+                None => SlotError::AheadOfState { slot, found: facts.slot, acked, place },
+            },
+            Refusal::Behind { published: acked } => match self.lossy_store {
+                Some(store) => {
+                    SlotError::BehindStore { flushed: facts.flushed, acked, place, store }
+                }
+                None => SlotError::BehindState { flushed: facts.flushed, acked, place },
+            },
+            Refusal::SkipOutdated(position) => SlotError::SkipOutdated { place, position },
+            Refusal::PartlyPublished(next) => SlotError::PartlyPublished {
+                place,
+                commit_lsn: next.commit_lsn,
+                events: next.ordinal,
+            },
+            Refusal::Unidentified(commit_lsn) => SlotError::Unidentified { place, commit_lsn },
+        }
+    }
 }

@@ -1,0 +1,250 @@
+//! Whether delivery may continue from a position that was kept: one decision from what is known.
+//!
+//! A position means nothing on a server with another history, and such a server need not look
+//! different: one that was restored to an earlier state has the same identifier and timeline, and WAL
+//! that has grown past the position. Events that it committed since would count as delivered, and events
+//! that it lacks are published. So delivery continues only if
+//!
+//! - the server's history cannot be another one: the postmaster is the one whose history was compared
+//!   before, or the slot has confirmed everything that is published. The slot is a part of the server: a
+//!   restored one confirms no more than what its history has;
+//! - or the history is compared: see [`PublishedHistory`]. It must have the last transaction that was
+//!   published, whole or in part, and no rows that were not published.
+//!
+//! Neither depends on the layout, which only tells whether positions of single events still mean the same
+//! ones. What cannot be compared is refused. Pure: no I/O, no clock.
+
+use super::layout::Layout;
+use super::record::{State, UnfinishedRows};
+use crate::lsn::Lsn;
+use crate::position::EventPosition;
+use crate::source::{PublishedHistory, RequiredTransaction};
+
+/// What is known of server, slot and destination.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// The start time of the postmaster, in microseconds since 1970.
+    pub server_started: i64,
+    /// The timeline of the server's WAL.
+    pub timeline: u32,
+    /// Where the state's timeline ends in the server's history, if it is an earlier one.
+    pub fork: Option<Lsn>,
+    /// The end of flushed WAL; on a standby, of what is replayed.
+    pub flushed: Lsn,
+    /// Whether the server is a standby.
+    pub is_standby: bool,
+    /// The slot's position.
+    pub slot: Lsn,
+    /// The id of the destination's cluster, if it reports one.
+    pub cluster: Option<&'a str>,
+    /// What numbers the events now.
+    pub layout: &'a Layout,
+    /// The last event at a destination that does not take an event at or before it once more.
+    pub published: Option<EventPosition>,
+    /// The rows that are to be published instead of what the slot sends.
+    pub rows: Option<&'a UnfinishedRows>,
+    /// Whether this process has published everything up to the position, and its session compares with
+    /// what it has received.
+    pub is_own: bool,
+    /// The WAL position for which another session was awaited.
+    pub awaited: Option<Lsn>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Continue: the history is known to be the same.
+    Continue(Reason),
+    /// Continue, and confirm nothing until the stream was compared.
+    Compare(PublishedHistory),
+    /// Open another session: the WAL does not reach this position yet.
+    Wait(Lsn),
+    /// An operator has to decide.
+    Refuse(Refusal),
+}
+
+/// Why the history is known to be the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It is compared with what this process has received.
+    OwnSession,
+    /// The position is one of rows, not of the slot.
+    Rows,
+    /// The slot sends nothing that is published.
+    SlotConfirmed,
+    /// The postmaster is the one whose history was compared before.
+    SameServer,
+}
+
+/// Why delivery does not continue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Rows that the slot does not send are not all published.
+    UnfinishedRows,
+    /// Another walpost has written the state while rows were published.
+    TakenOver,
+    /// The server was promoted at `fork`, before the end of what is published.
+    LostInFailover {
+        /// The end of the state's timeline in the server's history.
+        fork: Lsn,
+        /// The end of what is published.
+        published: Lsn,
+    },
+    /// The state is of a newer timeline.
+    OtherTimeline,
+    /// The state is of another cluster.
+    OtherCluster {
+        /// The state's cluster.
+        known: String,
+        /// The cluster that is connected.
+        found: String,
+    },
+    /// The slot has confirmed more than is published.
+    SlotAhead,
+    /// The WAL ends before the end of what is published.
+    Behind {
+        /// The end of what is published.
+        published: Lsn,
+    },
+    /// The event to skip may be another one now.
+    SkipOutdated(EventPosition),
+    /// The events of a transaction that is published in part may have other numbers now: the first one
+    /// that is not published.
+    PartlyPublished(EventPosition),
+    /// A transaction that is published in part cannot be recognised.
+    Unidentified(Lsn),
+}
+
+/// Whether delivery may continue from `state`.
+pub fn decide(state: &State, facts: &Facts<'_>) -> Decision {
+    if let Err(refusal) = belongs(state, facts) {
+        return Decision::Refuse(refusal);
+    }
+    let end = end_of_published(state, facts.published);
+    // A standby may replay the WAL, and the switch to the timeline, that it lacks now.
+    let is_behind = facts.flushed < end || facts.is_standby && state.timeline > facts.timeline;
+    if is_behind && (facts.is_standby || facts.awaited != Some(end)) {
+        return Decision::Wait(end);
+    }
+    if let Err(refusal) = reaches(state, facts, end).and_then(|()| numbers_events(state, facts)) {
+        return Decision::Refuse(refusal);
+    }
+    if state.rows.is_some() {
+        return Decision::Continue(Reason::Rows);
+    }
+    if facts.is_own {
+        return Decision::Continue(Reason::OwnSession);
+    }
+    let is_sent_again = facts.slot < state.acked_upto
+        || state.partial.is_some()
+        || beyond(state, facts.published).is_some();
+    if !is_sent_again {
+        return Decision::Continue(Reason::SlotConfirmed);
+    }
+    // A promotion does not change what the postmaster has.
+    let is_same_server = state.server_started != 0
+        && state.server_started == facts.server_started
+        && state.timeline <= facts.timeline;
+    let is_recognised = state.partial.is_none_or(|partial| partial.identity.is_some());
+    // Otherwise comparing costs nothing, and sees what a postmaster cannot know: that the machine was
+    // reset to a snapshot with its memory.
+    if is_same_server && (is_other_layout(state, facts) || !is_recognised) {
+        return Decision::Continue(Reason::SameServer);
+    }
+    match state.partial.filter(|_| !is_recognised) {
+        Some(partial) => Decision::Refuse(Refusal::Unidentified(partial.next.commit_lsn)),
+        None => Decision::Compare(history(state, facts)),
+    }
+}
+
+/// Whether the position is of what is connected.
+fn belongs(state: &State, facts: &Facts<'_>) -> Result<(), Refusal> {
+    if state.rows.as_ref() != facts.rows {
+        let is_unfinished = facts.rows.is_none();
+        return Err(if is_unfinished { Refusal::UnfinishedRows } else { Refusal::TakenOver });
+    }
+    match (&state.cluster, facts.cluster) {
+        (Some(known), Some(found)) if known != found => {
+            Err(Refusal::OtherCluster { known: known.clone(), found: found.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the server has the WAL that was published, and the slot sends what was not.
+fn reaches(state: &State, facts: &Facts<'_>, end: Lsn) -> Result<(), Refusal> {
+    if let Some(fork) = facts.fork.filter(|fork| *fork < end) {
+        return Err(Refusal::LostInFailover { fork, published: end });
+    }
+    if state.timeline > facts.timeline {
+        return Err(Refusal::OtherTimeline);
+    }
+    if facts.slot > state.acked_upto {
+        return Err(Refusal::SlotAhead);
+    }
+    if facts.flushed < end {
+        return Err(Refusal::Behind { published: end });
+    }
+    Ok(())
+}
+
+/// Whether positions of events mean the same events still.
+fn numbers_events(state: &State, facts: &Facts<'_>) -> Result<(), Refusal> {
+    if !is_other_layout(state, facts) {
+        return Ok(());
+    }
+    let is_pending = |position: &&EventPosition| position.commit_lsn >= state.acked_upto;
+    if let Some(pending) = state.skipped.iter().find(is_pending) {
+        return Err(Refusal::SkipOutdated(*pending));
+    }
+    let behind =
+        |last: EventPosition| EventPosition { ordinal: last.ordinal.saturating_add(1), ..last };
+    let partial = state.partial.map(|partial| partial.next);
+    match partial.or(beyond(state, facts.published).map(behind)) {
+        Some(next) => Err(Refusal::PartlyPublished(next)),
+        None => Ok(()),
+    }
+}
+
+fn is_other_layout(state: &State, facts: &Facts<'_>) -> bool {
+    state.layout.as_ref().is_some_and(|layout| !layout.is_same(facts.layout))
+}
+
+/// The last event at the destination, if the position does not cover it.
+fn beyond(state: &State, published: Option<EventPosition>) -> Option<EventPosition> {
+    published.filter(|published| published.commit_lsn >= state.acked_upto)
+}
+
+/// The position up to which something is published.
+fn end_of_published(state: &State, published: Option<EventPosition>) -> Lsn {
+    let partial = state.partial.map(|partial| behind(partial.next.commit_lsn));
+    let published = published.map(|last| behind(last.commit_lsn));
+    state.acked_upto.max(partial.max(published).unwrap_or_default())
+}
+
+/// What the server has to send from the slot's position on.
+fn history(state: &State, facts: &Facts<'_>) -> PublishedHistory {
+    let last = state.last.filter(|last| last.commit_lsn >= facts.slot);
+    let partial = state.partial.map(|partial| RequiredTransaction {
+        commit_lsn: partial.next.commit_lsn,
+        identity: partial.identity,
+    });
+    let published = beyond(state, facts.published)
+        .map(|last| RequiredTransaction { commit_lsn: last.commit_lsn, identity: None });
+    let last = last.map(RequiredTransaction::from);
+    PublishedHistory {
+        quiet_from: last.map_or(facts.slot, |last| behind(last.commit_lsn)),
+        // Events were published from the position up to the last one at the destination.
+        quiet_upto: partial.map_or(state.acked_upto, |partial| partial.commit_lsn),
+        required: [last, partial.or(published)].into_iter().flatten().collect(),
+        layout_changed: is_other_layout(state, facts),
+    }
+}
+
+/// The LSN behind the start of the record at `lsn`.
+fn behind(lsn: Lsn) -> Lsn {
+    Lsn::new(lsn.as_u64().saturating_add(1))
+}
+
+#[cfg(test)]
+mod properties;
