@@ -325,6 +325,9 @@ async fn function_fault(
     let read = row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
     let (is_same, is_trusted, owner): (bool, bool, String) =
         read.map_err(database("looking at the function"))?;
+    if is_same && is_trusted {
+        return overload(client, &table).await;
+    }
     Ok(match (is_same, is_trusted) {
         (true, true) => None,
         (_, false) => Some(format!(
@@ -337,6 +340,35 @@ async fn function_fault(
                 .to_owned(),
         ),
     })
+}
+
+/// A function of the same name whose owner could take the documented calls with it: PostgreSQL chooses
+/// among such functions by the types of the arguments
+/// (<https://www.postgresql.org/docs/current/typeconv-func.html>).
+async fn overload(client: &Client, table: &str) -> Result<Option<String>, InitError> {
+    let query = format!(
+        "SELECT p.oid::pg_catalog.regprocedure::pg_catalog.text, r.rolname::pg_catalog.text
+           FROM pg_catalog.pg_proc p
+           JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+           JOIN pg_catalog.pg_roles r ON r.oid = p.proowner
+          WHERE n.nspname = 'outbox' AND p.proname = 'publish'
+            AND p.oid <> pg_catalog.to_regprocedure('{PUBLISH_FUNCTION}')::pg_catalog.oid
+            AND NOT (r.rolsuper OR r.rolname = current_user OR EXISTS (
+                SELECT FROM pg_catalog.pg_class c WHERE c.relowner = r.oid
+                   AND c.oid = pg_catalog.to_regclass($1)::pg_catalog.oid))
+          ORDER BY p.oid LIMIT 1"
+    );
+    let found = client.query_opt(&query, &[&table]).await;
+    let read = found.and_then(|row| {
+        row.map(|row| Ok::<(String, String), _>((row.try_get(0)?, row.try_get(1)?))).transpose()
+    });
+    Ok(read.map_err(database("looking for functions of the same name"))?.map(|(function, owner)| {
+        let role = escape_identifier(&owner);
+        format!(
+            "role {role} has another function of this name, which may take calls: see what created \
+             it, then DROP FUNCTION {function};"
+        )
+    }))
 }
 
 /// The connected user and the server's version, if the server can create such slots.

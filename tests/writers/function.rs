@@ -167,6 +167,32 @@ async fn init_reports_another_body_and_an_untrusted_owner() {
     assert!(said.contains(r#"it belongs to role "mallory", who can change it"#), "{said}");
 }
 
+/// PostgreSQL prefers it for the documented calls, whose arguments are literals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn init_reports_a_function_of_the_same_name_that_takes_calls() {
+    let fixture = Fixture::empty().await;
+    let arguments = ["--apply", "--publish-function"];
+    assert_eq!(init(&fixture, &arguments).await.0, Some(0));
+    fixture
+        .postgres
+        .execute(
+            "CREATE ROLE mallory; GRANT CREATE, USAGE ON SCHEMA outbox TO mallory;
+             SET ROLE mallory;
+             CREATE FUNCTION outbox.publish(text, text, text, text) RETURNS text
+                 LANGUAGE sql AS 'SELECT $1';
+             RESET ROLE",
+        )
+        .await;
+    let (code, said) = init(&fixture, &arguments).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(r#"role "mallory" has another function of this name"#), "{said}");
+    let (_, command) = said.split_once("DROP FUNCTION ").expect("the command");
+    let function = command.split(';').next().expect("a function");
+    fixture.postgres.execute(&format!("DROP FUNCTION {function}")).await;
+    let (_, said) = init(&fixture, &arguments).await;
+    assert!(said.contains("function outbox.publish: already there\n"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn init_rejects_a_schema_of_an_untrusted_role() {
     let fixture = Fixture::empty().await;
