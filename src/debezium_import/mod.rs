@@ -21,6 +21,8 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 pub use error::ImportError;
 pub use properties::PropertiesError;
 pub use report::{Finding, Verdict, line};
@@ -71,14 +73,13 @@ fn rest(options: &mut Options, draft: &mut Draft) {
         );
     }
     let host = options.host;
-    let mut custom = Vec::new();
+    let mut custom = BTreeSet::new();
     for list in ["converters", "post.processors"] {
         custom.extend(options::items(options.value(list).unwrap_or_default()).map(str::to_owned));
     }
     for (name, given) in options.take_rest() {
-        let part = custom.iter().find(|part| {
-            name.strip_prefix(part.as_str()).is_some_and(|rest| rest.starts_with('.'))
-        });
+        let mut beginnings = name.match_indices('.').map(|(dot, _)| &name[..dot]);
+        let part = beginnings.find(|beginning| custom.contains(*beginning));
         let is_other_sink = host == Host::Server && name.starts_with("sink.");
         match (rules::find(rules::OPTIONS, &name), part) {
             (_, Some(part)) => draft
@@ -86,7 +87,7 @@ fn rest(options: &mut Options, draft: &mut Draft) {
                 .refused(&given, format!("part of `{part}`, which walpost does not have")),
             (Some(rule), None) => rules::apply(rule, draft, &given),
             (None, None) if is_other_sink => {
-                draft.report.refused(&given, "walpost has Kafka alone as a sink");
+                draft.report.refused(&given, "only configurations for Kafka are converted");
             }
             (None, None) => {
                 draft.report.refused(&given, "unknown to walpost: nothing is done with it");

@@ -293,3 +293,13 @@ fn every_option_is_reported_once_whatever_its_value() {
     };
     property::holds("every_option_is_named_once", 1_000, &options, case);
 }
+
+/// With time in proportion to their square, this would take minutes.
+#[test]
+fn many_options_and_converters_are_read_in_proportion_to_their_number() {
+    let number = 200_000;
+    let mut text: String = (0..number).map(|n| format!("unknown.{n}=1\nunknown.{n}=2\n")).collect();
+    let names: Vec<_> = (0..number).map(|n| format!("c{n}")).collect();
+    text.push_str(&format!("converters={}\n", names.join(",")));
+    assert!(with(&text).len() > number);
+}
