@@ -36,14 +36,15 @@ pub struct Status {
     /// `scram-sha-256-plus`; `None` before the first connection.
     #[serde(default)]
     pub authentication: Option<String>,
-    /// What the destination is called: `Kafka`, `NATS`, `RabbitMQ` or `Redis`.
+    /// What the destination is called: `Kafka`, `NATS`, `RabbitMQ`, `Redis`, `HTTP` or `SQS`.
     #[serde(default)]
     pub sink: String,
     /// Whether it is connected.
     #[serde(default)]
     pub sink_connected: bool,
-    /// Whether a Kafka broker is connected.
-    pub kafka_connected: bool,
+    /// The same, by its former name; `None` with another destination than Kafka.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kafka_connected: Option<bool>,
     /// Its WAL positions.
     pub position: Position,
     /// The state topic; `None` without one, or before it was read.
@@ -78,7 +79,7 @@ pub struct Position {
     pub confirmed: String,
 }
 
-/// walpost's own position in Kafka.
+/// walpost's own position at the destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StateTopicStatus {
     /// The brokers have acknowledged every event that committed before this position in the WAL.
@@ -157,8 +158,8 @@ impl Status {
             authentication: security.map(|security| security.method.to_string()),
             sink: metrics.sink_name().to_owned(),
             sink_connected: metrics.is_sink_connected() == Some(true),
-            kafka_connected: metrics.sink_name() == "Kafka"
-                && metrics.is_sink_connected() == Some(true),
+            kafka_connected: (metrics.sink_name() == "Kafka")
+                .then(|| metrics.is_sink_connected() == Some(true)),
             position: Position {
                 received: crate::lsn::Lsn::new(metrics.received_lsn.get()).to_string(),
                 confirmed: metrics.confirmed().to_string(),

@@ -7,7 +7,7 @@ Exit codes:
    2  usage error
    3  the slot, the publication or the server has changed: an operator must decide
    4  halted on an undeliverable event, or a dead letter is still undeliverable
-  78  the configuration is invalid, or PostgreSQL or Kafka is not set up for it";
+  78  the configuration is invalid, or PostgreSQL or the destination is not set up for it";
 
 pub(super) const CONFIGURATION: &str = "\
 Configuration: a flag takes precedence over a WALPOST_* variable, the variable over the

@@ -122,12 +122,12 @@ pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
 fn sink(options: &mut Options, draft: &mut Draft) {
     match options.take("sink.type") {
         Some(given) if given.value == "kafka" => draft.report.carried(&given, "[kafka]"),
-        Some(given) => draft.report.refused(&given, "walpost writes to Kafka only"),
+        Some(given) => draft.report.refused(&given, "only configurations for Kafka are converted"),
         None if options.host == Host::Server => {
             draft.report.absent(
                 "debezium.sink.type",
                 Verdict::Refused,
-                "walpost writes to Kafka only",
+                "only configurations for Kafka are converted",
             );
         }
         None => {}

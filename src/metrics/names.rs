@@ -57,7 +57,7 @@ metrics! {
     SOURCE_CONNECTED = Gauge "walpost_source_connected" []
         "1 if walpost holds the slot (streaming or catching up), else 0. A standby instance has 0.";
     SINK_CONNECTED = Gauge "walpost_sink_connected" []
-        "1 if a Kafka broker is connected, else 0 (also if not known yet). Updated every 5 s, and at each failure and delivery.";
+        "1 if the destination is connected (of Kafka, a broker), else 0 (also if not known yet). Updated every 5 s, and at each failure and delivery.";
     SINK_PRODUCERS = Gauge "walpost_sink_producers" []
         "Producers that send at the same time. walpost adds some while the brokers are far away and the rate is high (kafka.max_producers).";
     SLOT_LAG_BYTES = Gauge "walpost_slot_lag_bytes" []
@@ -87,19 +87,19 @@ metrics! {
     RECEIVED_BYTES = Counter "walpost_received_bytes_total" []
         "Bytes of pgoutput messages received.";
     EVENTS_PUBLISHED = Counter "walpost_events_published_total" ["topic"]
-        "Records that the brokers acknowledged. Topics beyond the first 1000 are counted as (others).";
+        "Records that the destination acknowledged. Topics beyond the first 1000 are counted as (others).";
     PUBLISHED_BYTES = Counter "walpost_published_bytes_total" ["topic"]
         "Bytes of the keys and values of those records.";
     PUBLISH_ERRORS = Counter "walpost_publish_errors_total" ["topic", "code"]
-        "Failed deliveries, by librdkafka's error code. Each is retried or handled as undeliverable. Retries inside librdkafka are not counted.";
+        "Failed deliveries, by code: with Kafka librdkafka's error code. Each is retried or handled as undeliverable. Retries inside librdkafka are not counted.";
     POISON_EVENTS = Counter "walpost_poison_events_total" ["cause", "action"]
         "Undeliverable events, by cause (as in the poison settings) and by action: dead_letter, skip, halt.";
     DROPPED_HEADERS = Counter "walpost_dropped_headers_total" []
         "Headers of rows that were dropped because their names are reserved, or there already. Replayed events count again.";
     COMMIT_TO_ACK = Histogram "walpost_commit_to_ack_seconds" []
-        "Time from an event's commit in PostgreSQL to the brokers' acknowledgement. Compares the clocks of two machines.";
+        "Time from an event's commit in PostgreSQL to the destination's acknowledgement. Compares the clocks of two machines.";
     BROKER_ACK = Histogram "walpost_broker_ack_seconds" []
-        "Time from handing a record to the Kafka client to the brokers' acknowledgement.";
+        "Time from handing a record to the destination's client to the acknowledgement.";
     OLDEST_UNCONFIRMED = Gauge "walpost_oldest_unconfirmed_commit_timestamp_seconds" []
         "Commit time of the oldest transaction that was received and is not fully delivered; 0 if there is none. Transactions that were not received yet are not included: see walpost_slot_lag_bytes.";
     LAST_RECEIVED_TIMESTAMP = Gauge "walpost_last_received_timestamp_seconds" []
@@ -107,7 +107,7 @@ metrics! {
     LAST_CONFIRMED_TIMESTAMP = Gauge "walpost_last_confirmed_timestamp_seconds" []
         "When walpost_confirmed_lsn last advanced; 0 before the first time.";
     IN_FLIGHT_EVENTS = Gauge "walpost_in_flight_events" []
-        "Records handed to the Kafka client and not yet acknowledged.";
+        "Records handed to the destination's client and not yet acknowledged.";
     IN_FLIGHT_BYTES = Gauge "walpost_in_flight_bytes" []
         "Bytes of those records, as counted against the in-flight limit.";
     IN_FLIGHT_LIMIT_BYTES = Gauge "walpost_in_flight_limit_bytes" []
@@ -121,11 +121,11 @@ metrics! {
     SPLIT_TRANSACTIONS = Counter "walpost_split_transactions_total" []
         "PostgreSQL transactions of which a part was committed to Kafka before the rest: they exceed delivery.transaction_bytes. Only with exactly-once delivery.";
     BACKPRESSURE_SECONDS = Counter "walpost_backpressure_seconds_total" []
-        "Time during which reading from PostgreSQL was paused because the in-flight limit was reached or Kafka accepted no records.";
+        "Time during which reading from PostgreSQL was paused because the in-flight limit was reached or the destination accepted no records.";
     VISIBILITY_WAIT_SECONDS = Counter "walpost_visibility_wait_seconds_total" []
         "Time during which a transaction was held back because other sessions did not see it yet (delivery.wait_until_visible).";
     RECONNECTS = Counter "walpost_reconnects_total" ["peer", "reason"]
-        "Lost PostgreSQL sessions and replaced Kafka producers, by reason.";
+        "Lost PostgreSQL sessions and replaced producers or connections of the destination, by reason.";
 }
 
 /// The metrics of the process, with the names that all Prometheus clients use.

@@ -189,7 +189,7 @@ fn check_limit(settings: &Settings, service: Hosting, findings: &mut Findings) {
     findings.add(if keep < 0 {
         Finding::warning((subject, "max_slot_wal_keep_size"), "there is no limit")
             .why(
-                "while walpost or Kafka is down, PostgreSQL retains WAL until its disk is full, \
+                "while walpost or the destination is down, PostgreSQL retains WAL until its disk is full, \
                  and then stops; with a limit it invalidates the slot instead and keeps running",
             )
             .sql_or_advice(fix)
@@ -244,8 +244,8 @@ fn synchronous(names: &str, waits: bool, application_name: &str, service: Hostin
         )
     } else {
         Finding::warning((setting, setting), text).why(
-            "while walpost streams, commits wait until Kafka has acknowledged their events, and a \
-             change of the outbox table waits forever",
+            "while walpost streams, commits wait until the destination has acknowledged their events \
+             (Redis and NATS: has synced them, by default minutes later with NATS), and a change of the outbox table waits forever",
         )
     };
     let ((before, after), list) = listed(names);

@@ -276,7 +276,7 @@ async fn failover(
         findings.add(
             Finding::warning((subject, "synchronized_standby_slots"), "it is empty")
                 .why(
-                    "Kafka may have events whose transactions no standby has yet: a failover \
+                    "the destination may have events whose transactions no standby has yet: a failover \
                      discards these transactions, and consumers keep the events",
                 )
                 .sql_or_advice(service.set(subject, &all.join(","))),

@@ -373,7 +373,7 @@ pub enum SlotError {
     /// The slot is unusable, and records that were read from it were not delivered.
     #[error(
         "{error}. {records} records that were read from it were not delivered: find the rows \
-         that were committed from {from} on and are not in Kafka"
+         that were committed from {from} on and are not at the destination"
     )]
     Undelivered {
         /// What is wrong with the slot.

@@ -64,7 +64,7 @@ impl Screen {
         for reason in &status.reasons {
             self.line("", &[red(reason)]);
         }
-        let is_connected = status.sink_connected || status.kafka_connected;
+        let is_connected = status.sink_connected || status.kafka_connected == Some(true);
         let connected = if is_connected { plain("connected") } else { red("not connected") };
         // A walpost of an older version does not say which.
         let sink = if status.sink.is_empty() { "Kafka" } else { &status.sink };
