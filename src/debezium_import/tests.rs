@@ -298,8 +298,11 @@ fn every_option_is_reported_once_whatever_its_value() {
 #[test]
 fn many_options_and_converters_are_read_in_proportion_to_their_number() {
     let number = 200_000;
-    let mut text: String = (0..number).map(|n| format!("unknown.{n}=1\nunknown.{n}=2\n")).collect();
+    let mut text = String::new();
+    for n in 0..number {
+        writeln!(text, "unknown.{n}=1\nunknown.{n}=2").expect("a string");
+    }
     let names: Vec<_> = (0..number).map(|n| format!("c{n}")).collect();
-    text.push_str(&format!("converters={}\n", names.join(",")));
+    writeln!(text, "converters={}", names.join(",")).expect("a string");
     assert!(with(&text).len() > number);
 }

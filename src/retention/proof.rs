@@ -291,7 +291,8 @@ mod tests {
             let expected = is_named.then(|| ("other".to_owned(), confirmed, other.is_lost));
             let end = Lsn::new(2 * BEHIND);
             let server = ConfirmedSlots { end, ..server(vec![other, own()]) };
-            let found = proof(&server, &state, "own", ("l", &[])).map(|proof| proof.held_by);
+            let found =
+                proof(&server, &state, "own", (&layout("l"), &[])).map(|proof| proof.held_by);
             assert_eq!(found, Ok(expected), "{server:?}");
         }
     }

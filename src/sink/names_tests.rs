@@ -39,15 +39,12 @@ pub(super) fn percent_decoded(text: &str) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((first, after)) = rest.split_first() {
         let code = (*first == b'%').then(|| std::str::from_utf8(after.get(..2)?).ok()).flatten();
-        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
+        if let Some(byte) = code.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            bytes.push(byte);
+            rest = &after[2..];
+        } else {
+            bytes.push(*first);
+            rest = after;
         }
     }
     bytes
@@ -324,7 +321,7 @@ fn check_record(row: &Row, record: &Record<'_>, destination: &Destination) -> us
         let name = (destination.called)(&header.name);
         // Headers of HTTP itself are not decoded, and by their specifications ASCII.
         let is_ascii = header.value.as_deref().is_none_or(<[u8]>::is_ascii);
-        if at == "http" && name.to_ascii_lowercase() == "traceparent" && !is_ascii {
+        if at == "http" && name.eq_ignore_ascii_case("traceparent") && !is_ascii {
             continue;
         }
         let found = by_name.get(&name.to_ascii_lowercase()).copied();

@@ -342,6 +342,7 @@ pub(in crate::source) fn with_causes(error: &dyn StdError) -> String {
 mod tests {
     use super::*;
     use crate::source::wire::SqlState;
+    use Phase::{Opening, Starting, Streaming};
 
     #[test]
     fn errors_of_a_session_are_told_apart_whatever_the_servers_language() {
@@ -350,12 +351,11 @@ mod tests {
             let error = ServerError {
                 sqlstate: SqlState::new(code),
                 message: text(),
-                file: Some(file.to_owned()),
+                file: Some(file.into()),
                 ..ServerError::default()
             };
             SourceError::session(&WireError::Server(error), phase, "db", "walpost")
         };
-        use Phase::{Opening, Starting, Streaming};
         for phase in [Opening, Starting, Streaming] {
             assert!(matches!(of("55006", "slot.c", phase), SourceError::InUse { .. }));
             assert!(matches!(

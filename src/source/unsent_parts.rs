@@ -3,7 +3,7 @@
 //! A partition's rows are sent as those of the partitioned table, unless nothing of them is in the WAL:
 //! the partition is unlogged, or a foreign table. Those of a table that inherits from another one
 //! without being its partition are its own: a trigger that routes rows into such tables hides them, and
-//! so do the chunks of TimescaleDB.
+//! so do the chunks of `TimescaleDB`.
 
 use std::fmt;
 

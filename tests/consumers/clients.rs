@@ -98,10 +98,10 @@ fn rows(random: &mut fastrand::Rng) -> Rows {
         }
         let values = [&id, &row.key, &row.event_type].map(|value| format!("$v${value}$v$"));
         let [id_text, key, event_type] = values;
-        let _ = write!(
+        let _ = writeln!(
             rows.sql,
             "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload, headers) \
-             VALUES ({id_text}, 'order', {key}, {event_type}, '{{\"a\": 1}}', $v${}$v$);\n",
+             VALUES ({id_text}, 'order', {key}, {event_type}, '{{\"a\": 1}}', $v${}$v$);",
             Value::Object(headers)
         );
         rows.by_id.insert(id, row);

@@ -498,21 +498,8 @@ impl StateKeeper {
         }
         let last = self.last(received.durable(checkpoint.upto), before);
         let Checkpoint { upto: acked_upto, partial } = checkpoint;
-        let partial = partial.map(|next| self.partial(next, received, before));
+        let partial = partial.map(|next| partly_published(next, received, before));
         self.write(State { acked_upto, partial, last, at_ms: unix_ms(), ..before.clone() });
-    }
-
-    /// The transaction that is published in part, before this event.
-    fn partial(
-        &self,
-        next: EventPosition,
-        received: &ReceivedTransactions,
-        before: &State,
-    ) -> Partial {
-        let known = received.committed_at(next.commit_lsn).map(|one| (one.xid, one.commit_time));
-        let is_same = |former: &Partial| former.next.commit_lsn == next.commit_lsn;
-        let former = before.partial.filter(is_same).and_then(|former| former.identity);
-        Partial { next, identity: known.or(former) }
     }
 
     /// The last transaction to write: those of rows are none of the server's.
@@ -564,6 +551,18 @@ fn warn_of_key(key: &str, error: &str) {
 
 fn id(state: &State) -> RecordId {
     (state.generation, state.at_ms)
+}
+
+/// The transaction that is published in part, before the event at `next`.
+fn partly_published(
+    next: EventPosition,
+    received: &ReceivedTransactions,
+    before: &State,
+) -> Partial {
+    let known = received.committed_at(next.commit_lsn).map(|one| (one.xid, one.commit_time));
+    let is_same = |former: &Partial| former.next.commit_lsn == next.commit_lsn;
+    let former = before.partial.filter(is_same).and_then(|former| former.identity);
+    Partial { next, identity: known.or(former) }
 }
 
 /// The state topic has this position.

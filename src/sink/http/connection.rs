@@ -91,7 +91,7 @@ pub(super) fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+        if inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>) {
             return true;
         }
         next = error.source();

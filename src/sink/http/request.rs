@@ -217,13 +217,11 @@ fn letter(record: &Record<'_>) -> Vec<u8> {
 /// Bytes as a member of a dead letter, as [`dead_letter::FIELDS`] has them.
 fn text(bytes: Option<&[u8]>) -> Value {
     let Some(bytes) = bytes else { return Value::Null };
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Value::String(text.to_owned()),
-        Err(_) => {
-            let encoded = Value::String(STANDARD.encode(bytes));
-            Value::Object(Map::from_iter([("base64".to_owned(), encoded)]))
-        }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Value::String(text.to_owned());
     }
+    let encoded = Value::String(STANDARD.encode(bytes));
+    Value::Object(Map::from_iter([("base64".to_owned(), encoded)]))
 }
 
 #[cfg(test)]

@@ -224,7 +224,7 @@ impl KafkaSink {
 
 impl Outlet for KafkaSink {
     fn lane(&self, record: &Record<'_>) -> Option<u64> {
-        topic_lane(record)
+        Some(topic_lane(record))
     }
 
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
@@ -393,8 +393,8 @@ fn check_topic(
 
 /// Consumers may drop what has a lower position than the last record of its partition, and a key's
 /// partition is not known for sure.
-fn topic_lane(record: &Record<'_>) -> Option<u64> {
-    Some(hash(&record.topic))
+fn topic_lane(record: &Record<'_>) -> u64 {
+    hash(&record.topic)
 }
 
 /// The longest record that the producer accepts.

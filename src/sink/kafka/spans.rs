@@ -97,7 +97,7 @@ impl Spans {
                 Outcome::Delivered => {}
                 Outcome::Lost(reason) => batch.failure = Some(reason.clone()),
                 Outcome::Refused(refusal) | Outcome::Suspect(refusal) => {
-                    batch.failure = Some(refusal.reason.clone())
+                    batch.failure = Some(refusal.reason.clone());
                 }
                 Outcome::Purged => batch.failure = Some("purged with its producer".to_owned()),
             }

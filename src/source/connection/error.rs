@@ -353,8 +353,8 @@ fn server_error(error: &DbError) -> ServerError {
         message: error.message().into(),
         detail: error.detail().map(Into::into),
         hint: error.hint().map(Into::into),
-        file: error.file().map(ToOwned::to_owned),
-        routine: error.routine().map(ToOwned::to_owned),
+        file: error.file().map(Into::into),
+        routine: error.routine().map(Into::into),
     }
 }
 

@@ -71,9 +71,9 @@ pub(crate) struct ServerError {
     pub(crate) detail: Option<ServerText>,
     pub(crate) hint: Option<ServerText>,
     /// The file of PostgreSQL's source code that reports it.
-    pub(crate) file: Option<String>,
+    pub(crate) file: Option<Box<str>>,
     /// The function in that file. With the file, it tells apart errors that share a code.
-    pub(crate) routine: Option<String>,
+    pub(crate) routine: Option<Box<str>>,
 }
 
 impl ServerError {
@@ -90,8 +90,8 @@ impl ServerError {
                 b'M' => error.message = ServerText(value),
                 b'D' => error.detail = Some(ServerText(value)),
                 b'H' => error.hint = Some(ServerText(value)),
-                b'F' => error.file = Some(value),
-                b'R' => error.routine = Some(value),
+                b'F' => error.file = Some(value.into()),
+                b'R' => error.routine = Some(value.into()),
                 _ => {}
             }
             body = rest.get(end + 1..).unwrap_or_default();

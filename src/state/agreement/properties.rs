@@ -55,6 +55,7 @@ enum Step {
 
 /// How a run ends.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "independent choices")]
 struct Until {
     /// It is killed after so many events.
     events: u32,
@@ -312,7 +313,7 @@ impl World {
             found.digest.push_str(", worded otherwise");
         }
         self.is_plain &= !until.is_former;
-        let Some(checked) = self.opened(&found) else { return self.refused(until) };
+        let Ok(checked) = self.opened(&found) else { return self.refused(until) };
         self.layout = Some(number);
         let server = self.server.clone();
         let mut check =
@@ -352,8 +353,8 @@ impl World {
         self.end(until);
     }
 
-    /// What has to be compared; `None`: it is refused.
-    fn opened(&mut self, layout: &Layout) -> Option<Option<PublishedHistory>> {
+    /// What has to be compared, if anything.
+    fn opened(&mut self, layout: &Layout) -> Result<Option<PublishedHistory>, Refusal> {
         let fork = self.server.forks.iter().find(|(of, _)| *of == self.state.timeline);
         let mut facts = Facts {
             server_started: self.server.started,
@@ -377,10 +378,10 @@ impl World {
         match decision {
             Decision::Continue(_) => {
                 self.assert_no_event_is_lost_by_the_server();
-                Some(None)
+                Ok(None)
             }
-            Decision::Compare(history) => Some(Some(history)),
-            Decision::Refuse(_) => None,
+            Decision::Compare(history) => Ok(Some(history)),
+            Decision::Refuse(refusal) => Err(refusal),
             Decision::Wait(_) => panic!("it would wait for ever"),
         }
     }
@@ -448,11 +449,10 @@ impl World {
         let transactions = self.server.transactions.iter();
         let last = transactions
             .filter(|one| one.rows > 0 && one.commit < acked_upto)
-            .filter(|one| match one.table {
+            .rfind(|one| match one.table {
                 MESSAGES => run.layout.message_prefix.is_some(),
                 _ => one.is_published,
             })
-            .next_back()
             .filter(|one| one.commit >= self.server.confirmed)
             .map(|one| LastTransaction {
                 commit_lsn: Lsn::new(one.commit),

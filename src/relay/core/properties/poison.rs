@@ -76,7 +76,9 @@ fn an_outage_that_refuses_everything_diverts_nothing() {
         let (before, during, after) = &steps;
         for (steps, refuses_all) in [(before, false), (during, true), (after, false)] {
             world.broker.refuses_all = refuses_all;
-            steps.iter().for_each(|step| world.step(step));
+            for step in steps {
+                world.step(step);
+            }
         }
         world.finish();
         world.confirm();

@@ -194,7 +194,7 @@ impl TransactionalSink {
 
 impl Outlet for TransactionalSink {
     fn lane(&self, record: &Record<'_>) -> Option<u64> {
-        topic_lane(record)
+        Some(topic_lane(record))
     }
 
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
