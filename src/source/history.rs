@@ -323,12 +323,14 @@ impl HistoryCheck {
     }
 
     fn begin(&mut self, begin: &Begin) -> Result<Verdict, SourceError> {
-        if let Some(next) = self.required.front().copied() {
+        let next = self.required.front().copied();
+        let is_required = next.is_some_and(|next| next.commit_lsn == begin.commit_lsn);
+        if let Some(next) = next {
             if begin.commit_lsn > next.commit_lsn {
                 return Err(self.missing(next));
             }
             let before = self.with_rows(begin.commit_lsn);
-            if begin.commit_lsn == next.commit_lsn {
+            if is_required {
                 self.require_same(begin, next)?;
                 self.required.pop_front();
             } else if let Some(before) = before {
@@ -340,7 +342,7 @@ impl HistoryCheck {
             first.commit_lsn < begin.commit_lsn && self.with_rows(begin.commit_lsn).is_none()
         };
         let is_passed_on = !self.is_skipping && self.with_state.is_none();
-        let is_unknown = self.quiet.contains(&begin.commit_lsn)
+        let is_unknown = !is_required && self.quiet.contains(&begin.commit_lsn)
             || is_passed_on && !self.is_complete() && self.with_rows.front().is_some_and(is_other);
         self.is_unknown = is_unknown.then_some(begin.commit_lsn);
         Ok(if self.is_skipping {

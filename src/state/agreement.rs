@@ -224,19 +224,29 @@ fn end_of_published(state: &State, published: Option<EventPosition>) -> Lsn {
 
 /// What the server has to send from the slot's position on.
 fn history(state: &State, facts: &Facts<'_>) -> PublishedHistory {
-    let last = state.last.filter(|last| last.commit_lsn >= facts.slot);
     let partial = state.partial.map(|partial| RequiredTransaction {
         commit_lsn: partial.next.commit_lsn,
         identity: partial.identity,
     });
-    let published = beyond(state, facts.published)
+    // With another layout it may be one that the position had passed.
+    let published = facts
+        .published
         .map(|last| RequiredTransaction { commit_lsn: last.commit_lsn, identity: None });
-    let last = last.map(RequiredTransaction::from);
+    let last = state.last.map(RequiredTransaction::from);
+    let mut required: Vec<_> = [last, partial, published]
+        .into_iter()
+        .flatten()
+        .filter(|one| one.commit_lsn >= facts.slot)
+        .collect();
+    // Stable: of two, the one with an identity is first.
+    required.sort_by_key(|one| one.commit_lsn);
+    required.dedup_by_key(|one| one.commit_lsn);
+    let last = last.filter(|last| last.commit_lsn >= facts.slot);
     PublishedHistory {
         quiet_from: last.map_or(facts.slot, |last| behind(last.commit_lsn)),
         // Events were published from the position up to the last one at the destination.
         quiet_upto: partial.map_or(state.acked_upto, |partial| partial.commit_lsn),
-        required: [last, partial.or(published)].into_iter().flatten().collect(),
+        required,
         layout_changed: is_other_layout(state, facts),
     }
 }

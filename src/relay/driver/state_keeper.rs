@@ -504,7 +504,9 @@ impl StateKeeper {
 
     /// The last transaction to write: those of rows are none of the server's.
     fn last(&self, durable: Option<LastTransaction>, before: &State) -> Option<LastTransaction> {
-        durable.filter(|_| self.settings.rows.is_none()).or(before.last)
+        // With another layout the last one may not be sent again, and an earlier one is.
+        let durable = durable.filter(|_| self.settings.rows.is_none());
+        durable.into_iter().chain(before.last).max_by_key(|one| one.commit_lsn)
     }
 
     /// Whether to stop reading for a commit.

@@ -138,6 +138,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         self.log_agreement(&keeper.settings, acked);
         let is_same_layout = state.layout.as_ref().is_some_and(|known| known.is_same(&layout));
+        let is_same_timeline = state.timeline == session.timeline();
         keeper.own = [Some(id(&state)), None];
         // Otherwise rows may not have been published while they were written.
         let delivered = state.delivered.filter(|_| is_same_layout);
@@ -156,8 +157,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         keeper.phase = Phase::Open;
         keeper.metrics.state_trouble(None);
         note_position(&keeper.metrics, keeper.covered());
-        // What is published from here on has ordinals of this layout.
-        if !is_same_layout && keeper.settings.lossy_store.is_some() {
+        // What is published from here on has ordinals of this layout, and is of this timeline.
+        let is_written = is_same_layout && (is_same_timeline || !keeper.is_compared);
+        if !is_written && keeper.settings.lossy_store.is_some() {
             return Ok(Some(self.write_layout(keeper, session).await?));
         }
         Ok(Some(StateOpened::Ready))
