@@ -276,7 +276,7 @@ impl Core {
     pub fn drain(&mut self) {
         if matches!(self.phase, Phase::Running) {
             self.phase = Phase::Draining;
-            self.end_probing();
+            self.interrupt_probing();
         }
     }
 
@@ -402,7 +402,7 @@ impl Core {
     /// The producer was replaced, and nothing of the old one is in flight. The next session starts
     /// at the flush LSN, which in exactly-once mode is that of the last commit again.
     pub fn producer_replaced(&mut self) {
-        self.end_probing();
+        self.interrupt_probing();
         self.session_lost();
         self.ledger.reset();
         self.rewind();

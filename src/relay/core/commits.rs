@@ -60,10 +60,14 @@ impl Core {
     }
 
     /// A new producer was opened at `checkpoint`: nothing is in flight, and what PostgreSQL sends
-    /// from before is not published again.
-    pub fn resume_from(&mut self, checkpoint: Checkpoint) {
+    /// from before is not published again. Returns false if the open session begins behind events that
+    /// were passed over for a suspect: another must begin at the checkpoint.
+    #[must_use]
+    pub fn resume_from(&mut self, checkpoint: Checkpoint) -> bool {
+        let is_complete = self.ledger.undelivered() == 0;
         self.commits = Some(Commits { committed: checkpoint, ..Commits::default() });
         self.producer_replaced();
+        is_complete
     }
 
     /// Requests a commit.

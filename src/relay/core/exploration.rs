@@ -294,7 +294,7 @@ impl<'a> World<'a> {
         assert!(self.slot <= self.state.upto, "I10: the next start would end with exit code 3");
         if self.exactly_once {
             self.covered = self.state.upto;
-            self.core.resume_from(self.state);
+            assert!(self.core.resume_from(self.state), "nothing is passed over");
         }
         let relation = relation_of(TABLE, "outbox");
         self.core.connected(self.slot.max(self.core.flush_lsn()), &[relation.clone().into()]);

@@ -14,6 +14,10 @@
 //! the session is lost or the feed changes meanwhile. Then everything from the
 //! flush LSN on is read again, and the suspect is produced alone; the accepted probe is repeated.
 //!
+//! A producer may take nothing more once a record has failed, as Kafka's do, so one replay may be one
+//! probe. Therefore the next search goes on behind the probes that have failed, and begins again only
+//! when there was none left.
+//!
 //! Events say nothing about a dead letter, which goes elsewhere: that is at fault if other dead letters
 //! are accepted.
 //!
@@ -30,11 +34,11 @@ use crate::pgoutput::Message;
 use crate::position::EventPosition;
 use crate::record::Policy;
 
-/// How many probes are produced the first time. Each time that none is accepted, it is doubled.
+/// How many probes are produced between two trials of the suspect.
 const PROBES: u32 = 16;
 
-/// How often it is doubled.
-const DOUBLINGS_MAX: u32 = 8;
+/// After this many failed probes the search begins again at the first one.
+const LANES_MAX: usize = 4096;
 
 /// What is known of a suspect.
 #[derive(Debug, Default)]
@@ -45,10 +49,11 @@ pub(super) struct Suspicion {
     is_letter: bool,
     /// The dead letters produced since: they are no evidence about events.
     letters: Vec<Seq>,
-    /// The lanes of the suspect and of failed probes: nothing may be produced there.
+    /// The lanes of the suspect and of failed probes: nothing is produced there, also in later
+    /// rounds, which go on behind them.
     lanes: HashSet<u64>,
     round: Round,
-    /// How often probing was in vain.
+    /// How often there was nothing more to probe with.
     in_vain: u32,
     /// The refused probes: suspects too.
     others: VecDeque<EventPosition>,
@@ -78,9 +83,9 @@ struct Probe {
 /// Probing, for the driver's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probing {
-    /// How many there were.
+    /// How many there were since the last trial of the suspect.
     pub probes: u32,
-    /// How often probing was in vain before.
+    /// How often there was nothing more to probe with.
     pub in_vain: u32,
 }
 
@@ -95,8 +100,7 @@ impl Suspicion {
 
     /// Produces others in the next replay.
     pub(super) fn probe(&mut self, lane: u64, outage: String) {
-        self.lanes = HashSet::from([lane]);
-        self.others.clear();
+        self.lanes.insert(lane);
         self.outage = outage;
         self.round = Round::Probing;
     }
@@ -109,15 +113,18 @@ impl Suspicion {
         Some((position, self))
     }
 
-    /// How many probes may be produced in this round.
-    fn probes_max(&self) -> u32 {
-        PROBES << self.in_vain.min(DOUBLINGS_MAX)
+    /// Begins the search again at its first probe, once there is none left.
+    fn begin_again(&mut self) {
+        self.lanes.clear();
+        self.others.clear();
+        self.in_vain += 1;
     }
 }
 
 impl Core {
-    /// Whether the suspect was read, and others are produced instead.
-    pub(super) fn is_probing(&self) -> bool {
+    /// Whether the suspect was read, and others are produced instead: everything is read again after
+    /// that.
+    pub fn is_probing(&self) -> bool {
         self.suspicion().is_some_and(|one| matches!(one.round, Round::Past { .. }))
     }
 
@@ -133,13 +140,23 @@ impl Core {
         }
     }
 
-    /// Ends the search: the suspect is tried again.
+    /// Ends the search for now, because no probe is found: the suspect is tried again.
     pub fn end_probing(&mut self) {
+        if let Some(one) = self.suspicion_mut()
+            && let Round::Past { probes, .. } = one.round
+            && (probes == 0 || one.lanes.len() >= LANES_MAX)
+        {
+            one.begin_again();
+        }
+        self.interrupt_probing();
+    }
+
+    /// Like [`Core::end_probing`], for a reason that says nothing about probes.
+    pub(super) fn interrupt_probing(&mut self) {
         if let Some(one) = self.suspicion_mut()
             && let Round::Past { .. } = one.round
         {
             one.round = Round::Alone;
-            one.in_vain += 1;
             let outage = one.outage.clone();
             self.ask_for_replay(&outage);
         }
@@ -258,12 +275,11 @@ impl Core {
     /// Records that production `seq` failed, if it is a probe: returns false if it is not.
     pub(super) fn probe_failed(&mut self, seq: Seq, is_suspect: bool) -> bool {
         let Some(one) = self.suspicion_mut() else { return false };
-        let probes_max = one.probes_max();
         let Round::Past { probes, in_flight } = &mut one.round else { return false };
         let Some(Probe { position, lane, .. }) = in_flight.take_if(|probe| probe.seq == seq) else {
             return false;
         };
-        let is_last = *probes >= probes_max;
+        let is_last = *probes >= PROBES;
         one.lanes.insert(lane);
         if is_suspect {
             one.others.push_back(position);

@@ -133,8 +133,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         let acked = state.acked_upto;
         self.core.skip(state.skipped.iter().copied());
-        if self.core.is_exactly_once() {
-            self.core.resume_from(state.checkpoint());
+        if self.core.is_exactly_once() && !self.core.resume_from(state.checkpoint()) {
+            let why = "it begins behind events that were not published";
+            return Ok(Some(StateOpened::Lost(SourceError::Lost(why.to_owned()))));
         }
         self.log_agreement(&keeper.settings, acked);
         let is_same_layout = state.layout.as_ref().is_some_and(|known| known.is_same(&layout));
