@@ -23,7 +23,7 @@ use walpost::state::State;
 use crate::process::DEAD_LETTERS;
 use crate::state_topic::adopted;
 use crate::trace::TraceEvent;
-use crate::wal::{PARTITIONS, Poison, refusal};
+use crate::wal::{Event, PARTITIONS, Poison, refusal};
 use crate::world::{Shared, World};
 
 /// The partition of the dead letters, after those of the events.
@@ -483,13 +483,13 @@ impl Outlet for SimSink {
         let (now, room) = (world.now_ms(), world.schedule.room);
         let event_of = world.log.events.get(event);
         let is_letter = record.topic == DEAD_LETTERS;
-        let partition = event_of.map_or(0, crate::wal::Event::partition);
-        let partition = if is_letter { LETTERS } else { partition };
+        let partition = if is_letter { LETTERS } else { event_of.map_or(0, Event::partition) };
         let producer = &world.broker.producers[at];
+        let is_spent = world.schedule.spends && producer.stopped.contains(&true);
         if producer.has_failed(partition) || !producer.open {
             return Err(ProduceError::Broken("the producer has failed".into()));
         }
-        if producer.in_flight.len() >= room || now < world.broker.full_until {
+        if is_spent || producer.in_flight.len() >= room || now < world.broker.full_until {
             return Err(ProduceError::Full);
         }
         if !is_letter && event_of.is_some_and(|event| event.is(Poison::TooLargeHere)) {

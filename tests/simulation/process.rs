@@ -2,6 +2,7 @@
 //! operator's decisions where one is needed.
 
 use std::future::{Future, pending, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::broker::SimSink;
 use crate::feed::SimSource;
 use crate::state_topic::SimStore;
 use crate::trace::{Exit, TraceEvent};
-use crate::wal::{OUTBOXES, Poison, relation};
+use crate::wal::{Event, OUTBOXES, PARTITIONS, Poison, relation};
 use crate::world::{Shared, World};
 
 /// The topic for undeliverable events.
@@ -123,8 +124,7 @@ impl World {
 
     /// Raises the limit that rejects the event, or gives up its transaction.
     fn deal_with(&mut self, commit: Lsn, ordinal: u32, sure: bool) {
-        let is_it =
-            |event: &&mut crate::wal::Event| event.commit == commit && event.ordinal == ordinal;
+        let is_it = |event: &&mut Event| event.commit == commit && event.ordinal == ordinal;
         let Some(event) = self.log.events.iter_mut().find(is_it) else {
             let text = format!("halted at {commit}/{ordinal}, which has no event");
             return self.note(TraceEvent::Strange(text));
@@ -141,6 +141,40 @@ impl World {
                 event.forgiven = true
             }
         }
+    }
+}
+
+impl World {
+    /// Whether the destination forbids, of each partition, the first event that is not published. For
+    /// walpost that is no different from an outage: every other event has to come after one of them, so
+    /// none can be accepted.
+    pub(crate) fn is_undecidable(&self) -> bool {
+        let mut is_seen = [false; PARTITIONS];
+        self.unpublished().all(|event| {
+            mem::replace(&mut is_seen[event.partition()], true) || event.is(Poison::Forbidden)
+        }) && is_seen.contains(&true)
+    }
+
+    /// Allows the first forbidden event, which the log names.
+    pub(crate) fn allow_the_first(&mut self) {
+        let first = self.unpublished().find(|event| event.is(Poison::Forbidden));
+        if let Some((commit, ordinal)) = first.map(|event| (event.commit, event.ordinal)) {
+            self.deal_with(commit, ordinal, true);
+        }
+    }
+
+    /// What is to be read again after a failure, and not yet in a committed Kafka transaction.
+    fn unpublished(&self) -> impl Iterator<Item = &Event> {
+        let state = &self.broker.state;
+        let committed = self.schedule.exactly_once.then_some(state.acked_upto);
+        let from = committed.unwrap_or_default().max(self.server.confirmed);
+        let partial = state.partial.filter(|_| committed.is_some());
+        self.log.events.iter().filter(move |event| {
+            let is_before = partial.is_some_and(|partial| {
+                (event.commit, event.ordinal) < (partial.commit_lsn, partial.ordinal)
+            });
+            event.commit >= from && !is_before
+        })
     }
 }
 

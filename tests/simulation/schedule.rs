@@ -42,6 +42,8 @@ pub(crate) struct Schedule {
     pub(crate) transaction_bytes: u64,
     /// Whether several producers share the partitions.
     pub(crate) several: bool,
+    /// Whether a producer takes nothing more once a record has failed, as Kafka's.
+    pub(crate) spends: bool,
     /// Maximum records in a batch.
     pub(crate) batch: usize,
     /// Minimum time between two confirmations of a session.
@@ -66,8 +68,12 @@ impl Schedule {
             .into_iter()
             .filter(|fault| (grave || !fault.is_grave()) && often > 0 && rng.bool())
             .collect();
-        let poisons = [Poison::Keyless, Poison::TooLarge, Poison::TooLargeHere, Poison::Forbidden];
-        let poison = (rng.u8(0..3) == 0).then(|| (poisons[rng.usize(0..4)], rng.u64(3..20)));
+        let poisons = [Poison::Keyless, Poison::TooLarge, Poison::TooLargeHere];
+        // Two in five, because walpost takes the most steps there.
+        let poison = (rng.u8(0..3) == 0).then(|| {
+            let poison = poisons.get(rng.usize(0..5)).copied().unwrap_or(Poison::Forbidden);
+            (poison, rng.u64(3..20))
+        });
         let policies = [Policy::Halt, Policy::Halt, Policy::DeadLetter, Policy::Skip];
         let policy = policies[rng.usize(0..4)];
         let large = rng.u8(0..40) == 0;
@@ -99,6 +105,7 @@ impl Schedule {
             commit_interval_ms: rng.u64(0..600),
             transaction_bytes: [700, 10_000, 1 << 20][rng.usize(0..3)],
             several: rng.bool(),
+            spends: rng.bool(),
             batch: rng.usize(1..20),
             looks_ms: if rng.bool() { 0 } else { rng.u64(0..600) },
             shuffles_reports: rng.bool(),
