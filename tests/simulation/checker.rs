@@ -239,11 +239,9 @@ impl<'a> Checker<'a> {
             }
             TraceEvent::Made { process, .. } => {
                 self.producers.push(Producer { process: *process, ..Producer::default() });
-                let process = self.process(*process);
-                process.whole = Lsn::ZERO;
-                process.feeds.is_replayed();
+                self.process(*process).discarded();
             }
-            TraceEvent::Discarded { process } => self.process(*process).whole = Lsn::ZERO,
+            TraceEvent::Discarded { process } => self.process(*process).discarded(),
             TraceEvent::StateRead { process, upto, partial } => {
                 self.state_read(*process, *upto, *partial);
             }

@@ -96,6 +96,14 @@ pub(super) struct Opened {
     pub(super) in_batches: bool,
 }
 
+impl Process {
+    /// Its producer is replaced: a replay follows, also if the last feed wanted to be switched.
+    pub(super) fn discarded(&mut self) {
+        self.whole = Lsn::ZERO;
+        self.feeds.is_replayed();
+    }
+}
+
 impl Checker<'_> {
     /// A feed starts where the previous one ended, and is of the right kind.
     pub(super) fn feed_opened(&mut self, now_ms: u64, process: usize, opened: &Opened) -> Verdict {
