@@ -171,7 +171,7 @@ impl World {
         let partial = state.partial.filter(|_| committed.is_some());
         self.log.events.iter().filter(move |event| {
             let is_before = partial.is_some_and(|partial| {
-                (event.commit, event.ordinal) < (partial.commit_lsn, partial.ordinal)
+                (event.commit, event.ordinal) < (partial.next.commit_lsn, partial.next.ordinal)
             });
             event.commit >= from && !is_before
         })
