@@ -297,6 +297,13 @@ impl Core {
         }
     }
 
+    /// Nothing is in flight any more.
+    pub(super) fn forget_letters(&mut self) {
+        if let Some(one) = self.suspicion_mut() {
+            one.letters.clear();
+        }
+    }
+
     fn suspicion(&self) -> Option<&Suspicion> {
         self.isolation.as_ref()?.suspicion.as_ref()
     }

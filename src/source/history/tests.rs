@@ -1,3 +1,5 @@
+//! The comparison of a stream with what was received, message by message.
+
 use super::*;
 use crate::pgoutput::encode::texts;
 use crate::pgoutput::{Commit, Insert};
