@@ -105,11 +105,12 @@ impl Suspicion {
         self.round = Round::Probing;
     }
 
-    /// The next suspect, with what is known of it: a probe that was refused before another event was
-    /// accepted.
+    /// The next suspect: a refused probe. The search goes on where it was, and has to find its own
+    /// evidence: everything may be refused meanwhile.
     pub(super) fn next(mut self) -> Option<(EventPosition, Self)> {
         let position = self.others.pop_front()?;
         self.round = Round::Alone;
+        self.is_other_accepted = false;
         Some((position, self))
     }
 

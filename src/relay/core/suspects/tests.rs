@@ -180,8 +180,26 @@ fn refused_probes_are_the_next_suspects() {
         rounds += 1;
         assert!(rounds < 20, "{core:?}");
     }
-    // Among others, alone, probes; one for each suspect; and the last.
-    assert!(rounds <= 3 + 4 + 1, "{rounds}");
+    // Among others, and the probes; three for each suspect; and the last.
+    assert!(rounds <= 2 + 4 * 3 + 1, "{rounds}");
+}
+
+#[test]
+fn once_everything_is_refused_no_more_events_are_diverted() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    let answer = |event: usize, _: bool| (event != 4).then(ambiguous);
+    let diverted = |core: &Core| {
+        let position = |ordinal| EventPosition { commit_lsn: Lsn::new(10), ordinal };
+        (0..5).filter(|ordinal| core.quarantine.of(position(*ordinal)).is_some()).count()
+    };
+    while diverted(&core) == 0 {
+        round(&mut core, &mut to, 5, &answer);
+    }
+    let refuse_all = |_: usize, _: bool| Some(ambiguous());
+    for _ in 0..40 {
+        round(&mut core, &mut to, 5, &refuse_all);
+    }
+    assert_eq!(diverted(&core), 1, "the refused probes may be innocent");
 }
 
 #[test]
@@ -193,8 +211,8 @@ fn a_producer_that_takes_nothing_after_a_refusal_is_enough() {
     // Among others; then the suspect, and one probe for each producer, until one is accepted.
     let expected = [vec![0], vec![0], vec![1], vec![0], vec![2], vec![0], vec![3], vec![0], vec![]];
     assert_eq!((rounds, core.counters().skipped), (expected.to_vec(), 0));
-    // The refused probes are the next suspects, with this evidence.
-    for _ in 0..4 {
+    // Once the suspect is diverted, the refused probes are the next ones.
+    for _ in 0..1 + 3 * 3 {
         round(&mut core, &mut to, 5, &answer);
     }
     let last = Round { accepted: vec![4], refused: vec![] };
