@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
+use super::other_sinks::client_identity;
 use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -71,10 +72,22 @@ pub(crate) fn nats_config(
                       either: set `halt` or `skip`";
         return Err(config.invalid(Setting::PoisonTooLarge, &reason));
     }
-    if nats.ca_file.is_some() && !url.requires_tls() {
-        let reason = "has no effect without TLS: write tls:// in nats.url";
-        return Err(config.invalid(Setting::NatsCaFile, &reason));
+    for (setting, file) in [
+        (Setting::NatsCaFile, &nats.ca_file),
+        (Setting::NatsCertFile, &nats.cert_file),
+        (Setting::NatsKeyFile, &nats.key_file),
+    ] {
+        if file.is_some() && !url.requires_tls() {
+            let reason = "has no effect without TLS: write tls:// in nats.url";
+            return Err(config.invalid(setting, &reason));
+        }
     }
+    let identity = client_identity(
+        config,
+        environment,
+        (Setting::NatsCertFile, &nats.cert_file),
+        (Setting::NatsKeyFile, &nats.key_file),
+    )?;
     if nats.credentials_file.is_some() && url.has_login() {
         let reason = "nats.url has a login too: give one of the two";
         return Err(config.invalid(Setting::NatsCredentialsFile, &reason));
@@ -85,6 +98,7 @@ pub(crate) fn nats_config(
         url,
         credentials: nats.credentials_file.as_ref().map(own),
         roots,
+        identity,
         stream: nats.stream.clone(),
         subject,
         dead_letters: dead_letters.clone(),

@@ -1,6 +1,6 @@
 //! What the destinations other than Kafka have in common.
 
-#[cfg(any(feature = "http", feature = "rabbitmq"))]
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use std::path::PathBuf;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use std::time::Duration;
@@ -8,7 +8,13 @@ use std::time::Duration;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use super::layout;
 use super::option_error;
-#[cfg(any(feature = "http", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(
+    feature = "http",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis",
+    feature = "sqs"
+))]
 use crate::config::Environment;
 use crate::config::{Config, ConfigError, Setting, SinkKind};
 #[cfg(any(feature = "nats", feature = "redis"))]
@@ -82,7 +88,7 @@ pub(super) fn router(
 }
 
 /// The client's certificate and its private key, which two settings name together.
-#[cfg(any(feature = "http", feature = "rabbitmq"))]
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 pub(super) fn client_identity(
     config: &Config,
     environment: &Environment,

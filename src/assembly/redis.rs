@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
+use super::other_sinks::client_identity;
 use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -72,15 +73,28 @@ pub(crate) fn redis_config(
                       either: set `halt` or `skip`";
         return Err(config.invalid(Setting::PoisonTooLarge, &reason));
     }
-    if redis.ca_file.is_some() && !url.tls {
-        let reason = "has no effect without TLS: write rediss:// in redis.url";
-        return Err(config.invalid(Setting::RedisCaFile, &reason));
+    for (setting, file) in [
+        (Setting::RedisCaFile, &redis.ca_file),
+        (Setting::RedisCertFile, &redis.cert_file),
+        (Setting::RedisKeyFile, &redis.key_file),
+    ] {
+        if file.is_some() && !url.tls {
+            let reason = "has no effect without TLS: write rediss:// in redis.url";
+            return Err(config.invalid(setting, &reason));
+        }
     }
+    let identity = client_identity(
+        config,
+        environment,
+        (Setting::RedisCertFile, &redis.cert_file),
+        (Setting::RedisKeyFile, &redis.key_file),
+    )?;
     let own = |path: &PathBuf| environment.path(path);
     let roots = redis.ca_file.as_ref().map(own).or_else(source::system_bundle);
     Ok(RedisConfig {
         url,
         roots,
+        identity,
         stream: redis.stream.clone(),
         dead_letters: dead_letters.clone(),
         maxlen: redis.maxlen,

@@ -23,6 +23,15 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
         UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
     });
     warn_of_open_secrets(&Environment::of_process());
+    let hosts = assembly::exposed_hosts(&config);
+    if !hosts.is_empty() {
+        let hosts = hosts.join(",");
+        tracing::warn!(
+            hosts,
+            "credentials are sent to the destination without TLS: use TLS, and change the password or \
+             token"
+        );
+    }
     block_on(async {
         // From here on SIGHUP does not end the program.
         let hangup = match signal(SignalKind::hangup()) {

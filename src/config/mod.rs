@@ -220,6 +220,10 @@ pub struct Nats {
     pub credentials_file: Option<PathBuf>,
     /// The authorities that sign the servers' certificates; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
+    /// The client's certificate.
+    pub cert_file: Option<PathBuf>,
+    /// The private key of the client's certificate.
+    pub key_file: Option<PathBuf>,
 }
 
 /// RabbitMQ.
@@ -252,6 +256,10 @@ pub struct Redis {
     pub wait_replicas: u32,
     /// The authorities that sign its certificate; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
+    /// The client's certificate.
+    pub cert_file: Option<PathBuf>,
+    /// The private key of the client's certificate.
+    pub key_file: Option<PathBuf>,
 }
 
 /// The HTTP endpoint.

@@ -180,6 +180,10 @@ settings! {
         .variable();
     NatsCaFile = row("nats.ca_file", Text, "PEM file of the authorities that sign the servers' certificates, for `tls://`. Without it, those of the operating system.")
         .variable();
+    NatsCertFile = row("nats.cert_file", Text, "PEM file of walpost's own certificate, for `tls://` servers that verify their clients. Read again at each connect.")
+        .variable();
+    NatsKeyFile = row("nats.key_file", Text, "PEM file of the private key of `nats.cert_file`.")
+        .variable();
     RabbitmqUrl = row("rabbitmq.url", Text, "RabbitMQ: `amqp://[user:password@]host[:port][/vhost]`, or `amqps://` for TLS.")
         .details("Prefer `WALPOST_RABBITMQ_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `:` in a password or a vhost are written percent-encoded. Without a vhost, `/` is used; without a login, `guest`, which RabbitMQ accepts from its own machine only.")
         .variable().default("amqp://localhost:5672").secret();
@@ -206,6 +210,10 @@ settings! {
         .details("With `0`, a failover to a replica that is behind loses entries. See [what survives a crash](redis.md#what-survives-a-crash).")
         .variable().default("0");
     RedisCaFile = row("redis.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `rediss://`. Without it, those of the operating system.")
+        .variable();
+    RedisCertFile = row("redis.cert_file", Text, "PEM file of walpost's own certificate, for a `rediss://` server that verifies its clients. Read again at each connect.")
+        .variable();
+    RedisKeyFile = row("redis.key_file", Text, "PEM file of the private key of `redis.cert_file`.")
         .variable();
     HttpUrl = row("http.url", Text, "URL to which each event is sent by POST. `{topic}` in path or query stands for the record's topic.")
         .details("Prefer `WALPOST_HTTP_URL_FILE` if it contains a token: walpost reads that file again at each connect.")

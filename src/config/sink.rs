@@ -73,6 +73,8 @@ impl Values {
             subject: self.text(Setting::NatsSubject).unwrap_or_default().to_owned(),
             credentials_file: self.text(Setting::NatsCredentialsFile).map(PathBuf::from),
             ca_file: self.text(Setting::NatsCaFile).map(PathBuf::from),
+            cert_file: self.text(Setting::NatsCertFile).map(PathBuf::from),
+            key_file: self.text(Setting::NatsKeyFile).map(PathBuf::from),
         })
     }
 
@@ -99,6 +101,8 @@ impl Values {
             maxlen: self.optional(Setting::RedisMaxlen, values::maxlen)?,
             wait_replicas: self.parsed(Setting::RedisWaitReplicas, values::wait_replicas)?,
             ca_file: self.text(Setting::RedisCaFile).map(PathBuf::from),
+            cert_file: self.text(Setting::RedisCertFile).map(PathBuf::from),
+            key_file: self.text(Setting::RedisKeyFile).map(PathBuf::from),
         })
     }
 

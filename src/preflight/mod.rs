@@ -121,6 +121,15 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
                 ),
         );
     }
+    let hosts = assembly::exposed_hosts(config);
+    if !hosts.is_empty() {
+        let text = format!("credentials are sent without TLS to {}", hosts.join(", "));
+        findings.add(
+            Finding::warning((SUBJECT, "credentials_without_tls"), text)
+                .why("whoever can read the network has them, and can answer in the destination's place")
+                .advice("use TLS, and change the password or token"),
+        );
+    }
     for warning in conninfo.warnings() {
         findings.add(Finding::warning((SUBJECT, "connection_string"), warning));
     }

@@ -45,14 +45,9 @@ pub(super) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     Err(failed)
 }
 
-/// TLS that trusts the authorities in the PEM file `roots`, which the setting `named` names.
-#[cfg(feature = "redis")]
-pub(super) fn tls(roots: Option<&Path>, named: &str) -> Result<ClientConfig, String> {
-    tls_as(roots, named, None)
-}
-
-/// The same, with a certificate of the client's and its private key, both PEM files.
-pub(super) fn tls_as(
+/// TLS that trusts the authorities in the PEM file `roots`, which the setting `named` names, with a
+/// certificate of the client's and its private key, both PEM files.
+pub(super) fn tls(
     roots: Option<&Path>,
     named: &str,
     identity: Option<(&Path, &Path)>,

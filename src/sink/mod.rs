@@ -17,7 +17,11 @@ mod configured;
     feature = "sqs"
 ))]
 mod delays;
-#[cfg(any(feature = "http", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg_attr(
+    not(any(feature = "http", feature = "rabbitmq", feature = "redis")),
+    allow(dead_code, reason = "the client of NATS connects by itself")
+)]
 mod dial;
 #[cfg(feature = "http")]
 pub(crate) mod http;
@@ -37,7 +41,13 @@ pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod reread;
-#[cfg(any(feature = "http", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
+#[cfg(any(
+    feature = "http",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis",
+    feature = "sqs"
+))]
 mod roots;
 #[cfg(feature = "sqs")]
 pub(crate) mod sqs;

@@ -15,6 +15,8 @@ fn every_key_of_nats_is_read_and_its_password_is_hidden() {
         subject = "eu.{topic}.{key}"
         credentials_file = "user.creds"
         ca_file = "ca.pem"
+        cert_file = "own.pem"
+        key_file = "own.key"
         "#,
     )
     .unwrap();
@@ -23,9 +25,10 @@ fn every_key_of_nats_is_read_and_its_password_is_hidden() {
     assert_eq!(nats.url.expose_secret(), "tls://u:s3cret@h:7");
     assert_eq!((nats.stream.as_str(), nats.subject.as_str()), ("orders", "eu.{topic}.{key}"));
     assert_eq!(nats.credentials_file.clone(), Some("user.creds".into()));
-    assert_eq!(nats.ca_file.clone(), Some("ca.pem".into()));
+    let files = [&nats.ca_file, &nats.cert_file, &nats.key_file];
+    assert_eq!(files.map(Clone::clone), ["ca.pem", "own.pem", "own.key"].map(|it| Some(it.into())));
     let is_set = |row: &&Displayed| row.key.starts_with("nats.") && row.origin != Origin::Default;
-    assert_eq!(config.display().iter().filter(is_set).count(), 5);
+    assert_eq!(config.display().iter().filter(is_set).count(), 7);
     assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
 }
 
@@ -106,6 +109,8 @@ fn every_key_of_redis_is_read_and_its_password_is_hidden() {
         maxlen = 1_000_000
         wait_replicas = 2
         ca_file = "ca.pem"
+        cert_file = "own.pem"
+        key_file = "own.key"
         "#,
     )
     .unwrap();
@@ -113,7 +118,9 @@ fn every_key_of_redis_is_read_and_its_password_is_hidden() {
     let redis = &config.redis;
     assert_eq!(redis.url.expose_secret(), "rediss://u:s3cret@h:7/2");
     assert_eq!((redis.stream.as_str(), redis.maxlen), ("{eu}.orders", Some(1_000_000)));
-    assert_eq!((redis.wait_replicas, redis.ca_file.clone()), (2, Some("ca.pem".into())));
+    assert_eq!(redis.wait_replicas, 2);
+    let files = [&redis.ca_file, &redis.cert_file, &redis.key_file];
+    assert_eq!(files.map(Clone::clone), ["ca.pem", "own.pem", "own.key"].map(|it| Some(it.into())));
     let unset = |row: &&Displayed| row.key.starts_with("redis.") && row.origin == Origin::Default;
     assert_eq!(config.display().iter().filter(unset).count(), 0);
     assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));

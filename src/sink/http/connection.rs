@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 
 use super::config::HttpConfig;
 use crate::sink::attempts::{Failure, chain};
-use crate::sink::dial::{dial, tls_as};
+use crate::sink::dial::{dial, tls};
 
 /// Timeout for TLS.
 const TLS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ pub(crate) async fn connect(config: &HttpConfig) -> Result<Connection, Failure> 
         .map_err(|error| unreachable(error.to_string()))?;
     let identity = config.identity.as_ref();
     let identity = identity.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
-    let settings = tls_as(config.roots.as_deref(), "http.ca_file", identity);
+    let settings = tls(config.roots.as_deref(), "http.ca_file", identity);
     let connector = TlsConnector::from(Arc::new(settings.map_err(Failure::Unusable)?));
     let stream = timeout(TLS_TIMEOUT, connector.connect(name, stream)).await;
     let stream = stream

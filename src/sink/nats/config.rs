@@ -15,6 +15,8 @@ pub struct NatsConfig {
     pub credentials: Option<PathBuf>,
     /// The certificates of the authorities that sign the servers'; `None`: there are none.
     pub roots: Option<PathBuf>,
+    /// The client's certificate and its private key.
+    pub identity: Option<(PathBuf, PathBuf)>,
     /// The stream.
     pub stream: String,
     /// The subject of an event.

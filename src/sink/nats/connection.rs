@@ -8,15 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event};
-use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use secrecy::ExposeSecret as _;
 use tokio::sync::Notify;
 
 use super::config::NatsConfig;
 use super::failure::Failure;
+use crate::sink::dial::tls;
 
 /// Timeout for TCP, TLS and login, for each address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,7 +109,7 @@ pub(crate) async fn connect(config: &NatsConfig) -> Result<Connection, Failure> 
         });
     let options = login(config, options)?;
     let options = if config.url.tls {
-        options.require_tls(true).tls_client_config(tls(config)?)
+        options.require_tls(true).tls_client_config(client_config(config)?)
     } else {
         options
     };
@@ -152,23 +150,7 @@ fn login(config: &NatsConfig, options: ConnectOptions) -> Result<ConnectOptions,
 /// Letters of the seed of an NKey, in base 32.
 const SEED_LETTERS: usize = 58;
 
-fn tls(config: &NatsConfig) -> Result<ClientConfig, Failure> {
-    let unusable = |reason: String| Failure::Unusable(format!("TLS cannot be set up: {reason}"));
-    let path = config.roots.as_ref().ok_or_else(|| {
-        unusable("no root certificates of the system were found: set nats.ca_file".to_owned())
-    })?;
-    let failed =
-        |error: &dyn ToString| unusable(format!("{}: {}", path.display(), error.to_string()));
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| failed(&error))?;
-    let mut roots = RootCertStore::empty();
-    // A system bundle may contain certificates that cannot be parsed: they are not used.
-    if roots.add_parsable_certificates(certificates).0 == 0 {
-        return Err(failed(&"it contains no usable certificate"));
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| failed(&error))?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+fn client_config(config: &NatsConfig) -> Result<ClientConfig, Failure> {
+    let identity = config.identity.as_ref().map(|(own, key)| (own.as_path(), key.as_path()));
+    tls(config.roots.as_deref(), "nats.ca_file", identity).map_err(Failure::Unusable)
 }

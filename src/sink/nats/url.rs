@@ -103,6 +103,11 @@ impl NatsUrl {
         texts.collect::<Vec<_>>().join(",")
     }
 
+    /// The hosts of the servers.
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        self.servers.iter().map(|server| server.host().to_owned()).collect()
+    }
+
     /// Whether TLS is required.
     pub(crate) fn requires_tls(&self) -> bool {
         self.tls

@@ -17,7 +17,7 @@ use super::config::RabbitConfig;
 use super::failure::Failure;
 use super::message::CHANNEL;
 use super::wire::{Stream, Wire};
-use crate::sink::dial::{dial, tls_as};
+use crate::sink::dial::{dial, tls};
 
 /// Timeout for TLS, login and everything before the first message.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -152,7 +152,7 @@ async fn dialled(config: &RabbitConfig) -> Result<Box<dyn Stream>, Failure> {
         ServerName::try_from(config.url.host.clone()).map_err(|error| unreachable(&error))?;
     let identity = config.identity.as_ref();
     let identity = identity.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
-    let settings = tls_as(config.roots.as_deref(), "rabbitmq.ca_file", identity);
+    let settings = tls(config.roots.as_deref(), "rabbitmq.ca_file", identity);
     let connector = TlsConnector::from(Arc::new(settings.map_err(Failure::Unusable)?));
     let stream = connector.connect(name, stream).await;
     let stream =

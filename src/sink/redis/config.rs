@@ -12,6 +12,8 @@ pub struct RedisConfig {
     pub url: RedisUrl,
     /// The certificates of the authorities that sign the server's; `None`: there are none.
     pub roots: Option<PathBuf>,
+    /// The client's certificate and its private key.
+    pub identity: Option<(PathBuf, PathBuf)>,
     /// The stream.
     pub stream: String,
     /// The stream of dead letters.

@@ -77,7 +77,9 @@ async fn log_in(config: &RedisConfig) -> Result<Connection, Failure> {
         }
         let name = ServerName::try_from(config.url.host.clone())
             .map_err(|error| Failure::Unreachable(format!("{address}: {error}")))?;
-        let settings = tls(config.roots.as_deref(), "redis.ca_file").map_err(Failure::Unusable)?;
+        let identity = config.identity.as_ref().map(|(own, key)| (own.as_path(), key.as_path()));
+        let settings = tls(config.roots.as_deref(), "redis.ca_file", identity);
+        let settings = settings.map_err(Failure::Unusable)?;
         let connector = TlsConnector::from(Arc::new(settings));
         let stream = connector
             .connect(name, stream)

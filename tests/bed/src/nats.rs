@@ -38,6 +38,8 @@ pub struct NatsBuilder {
     configuration: String,
     sync_interval: Option<String>,
     tls: Option<(KeyPair, PathBuf)>,
+    /// The bed's own certificate, if clients need one.
+    client: Option<KeyPair>,
     login: Option<(String, String)>,
 }
 
@@ -62,6 +64,13 @@ impl NatsBuilder {
     pub fn tls(mut self, authority: &CertificateAuthority) -> Self {
         self.tls = Some((authority.server("nats"), authority.root()));
         self
+    }
+
+    /// The same, with clients that show a certificate of that authority.
+    #[must_use]
+    pub fn mutual_tls(mut self, authority: &CertificateAuthority) -> Self {
+        self.client = Some(authority.client("nats-bed", "bed"));
+        self.tls(authority)
     }
 
     /// The login of the bed itself, on a server whose configuration has users.
@@ -192,9 +201,14 @@ impl Nats {
             self.port.number(),
             self.data().display()
         );
-        if let Some((pair, _)) = &self.builder.tls {
+        if let Some((pair, root)) = &self.builder.tls {
             let (certificate, key) = (pair.certificate.display(), pair.key.display());
-            let _ = writeln!(text, "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}");
+            let (root, verify) = (root.display(), self.builder.client.is_some());
+            let _ = writeln!(
+                text,
+                "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\", ca_file: \"{root}\", \
+                 verify: {verify} }}"
+            );
         }
         text.push_str(&self.builder.configuration);
         let path = self.server.directory().join("nats.conf");
@@ -228,6 +242,9 @@ impl Nats {
             .max_reconnects(1);
         if let Some((_, root)) = &self.builder.tls {
             options = options.add_root_certificates(root.clone());
+        }
+        if let Some(pair) = &self.builder.client {
+            options = options.add_client_certificate(pair.certificate.clone(), pair.key.clone());
         }
         if let Some((user, password)) = &self.builder.login {
             options = options.user_and_password(user.clone(), password.clone());

@@ -57,6 +57,26 @@ async fn tls_with_a_private_authority_is_used_and_verified() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificate_is_shown_to_servers_that_verify_it() {
+    let authority = CertificateAuthority::new();
+    let fixture = NatsFixture::bare(Nats::builder().mutual_tls(&authority).start().await).await;
+    fixture.nats.add_stream(STREAM, SUBJECTS, &json!({})).await;
+    let root = format!("[nats]\nca_file = '{}'\n", authority.root().display());
+    let fixture = fixture.configured(&root);
+    let (code, said) = fixture.ended("adopt", &["--apply"]).await;
+    assert_ne!(code, Some(0), "{said}");
+    let own = authority.client("walpost", "walpost");
+    let certificate = format!("{root}cert_file = '{}'\n", own.certificate.display());
+    let fixture = fixture.configured(&certificate);
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("set nats.key_file"), "{said}");
+    let fixture = fixture.configured(&format!("{certificate}key_file = '{}'\n", own.key.display()));
+    fixture.adopt().await;
+    delivers(&fixture).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_with_the_documented_rights_is_enough_and_its_password_is_never_shown() {
     let user = format!("{{ user: walpost, password: s3cret, permissions: {PERMISSIONS} }}");
     let mut fixture = with_users(&user).await;

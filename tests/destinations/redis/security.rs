@@ -33,6 +33,29 @@ async fn tls_with_a_private_authority_is_used_and_verified() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificate_is_shown_to_a_server_that_verifies_it() {
+    let authority = CertificateAuthority::new();
+    let redis = Redis::builder().tls(&authority).setting("tls-auth-clients", "yes").start().await;
+    let fixture = RedisFixture::bare(redis).await;
+    let root = format!("[redis]\nca_file = '{}'\n", authority.root().display());
+    let fixture = fixture.configured(&root);
+    let (code, said) = fixture.ended("adopt", &["--apply"]).await;
+    assert_ne!(code, Some(0), "{said}");
+    let own = authority.client("walpost", "walpost");
+    let certificate = format!("{root}cert_file = '{}'\n", own.certificate.display());
+    let fixture = fixture.configured(&certificate);
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("set redis.key_file"), "{said}");
+    let fixture = fixture.configured(&format!("{certificate}key_file = '{}'\n", own.key.display()));
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.insert(100, 5).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_with_the_documented_rights_is_enough_and_its_password_is_never_shown() {
     let redis = Redis::builder().setting("user", &format!("walpost {RULES}")).start().await;
     let mut fixture = RedisFixture::bare(redis).await;
