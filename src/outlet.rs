@@ -26,8 +26,7 @@ pub trait Outlet {
     /// earlier one only if their lanes differ. By default it is that of its topic and key. `None`: no
     /// event may be published before an earlier one.
     ///
-    /// Where it is `None`, the core does not find out whether a suspect is at fault. The sink does, and
-    /// reports the record as refused then.
+    /// Where it is `None`, nothing can show that a suspect is at fault: it is tried until it is accepted.
     fn lane(&self, record: &Record<'_>) -> Option<u64> {
         Some(hash(&(record.topic, record.key)))
     }

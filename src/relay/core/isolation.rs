@@ -149,6 +149,11 @@ impl Core {
         let (origin, poison) = record.refused(refusal);
         let outage = if waits {
             format!("{origin}, {poison}; trying again until it can be delivered")
+        } else if lane.is_none() {
+            let position = poison.position;
+            format!(
+                "{origin}, {poison}; trying again: it is not known to be the event's fault, because no                  other event may be published before it. If it is, stop walpost, publish the event by                  hand, and run `walpost skip --position {position} --apply`"
+            )
         } else {
             format!(
                 "{origin}, {poison}; trying again: it is not known to be the event's fault, because \

@@ -21,8 +21,11 @@
 //! Events say nothing about a dead letter, which goes elsewhere: that is at fault if other dead letters
 //! are accepted.
 //!
-//! A destination where all events have one order cannot be probed. There the sink has to find out
-//! itself, and report a rejection.
+//! A destination where all events have one order cannot be probed: nothing may be published before the
+//! suspect, and what is there already counts as accepted without being sent. No other write is evidence:
+//! NATS has the state key in another stream, with a configuration of its own. So the suspect is tried
+//! until it is accepted, and the log has the command that passes over it. Such a destination has to know
+//! the answers that are about a record.
 
 use std::collections::{HashSet, VecDeque};
 

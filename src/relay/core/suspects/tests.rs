@@ -250,7 +250,7 @@ fn a_missing_topic_is_waited_for_by_default() {
 }
 
 #[test]
-fn where_all_events_have_one_order_the_sink_decides() {
+fn where_all_events_have_one_order_a_suspect_is_tried_until_it_is_accepted() {
     let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
     to.has_one_order = true;
     for _ in 0..10 {
