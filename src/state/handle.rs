@@ -2,6 +2,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -18,6 +21,20 @@ pub(super) enum Order {
 /// Where the thread gets its orders, and reports events.
 pub(super) type Worker = (UnboundedReceiver<Order>, UnboundedSender<StateEvent>);
 
+/// For how long the store may lose a write: set by its thread before it reports one.
+#[cfg(any(feature = "nats", feature = "redis"))]
+#[derive(Debug, Clone)]
+pub(super) struct MayLose(Arc<AtomicU64>);
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+impl MayLose {
+    /// Sets the time, to the millisecond.
+    pub(super) fn set(&self, time: Duration) {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.0.store(millis, Ordering::Relaxed);
+    }
+}
+
 /// A store whose work another thread does.
 pub struct StoreHandle {
     /// What the store is called in errors.
@@ -26,6 +43,7 @@ pub struct StoreHandle {
     events: UnboundedReceiver<StateEvent>,
     /// Received by [`StateStore::wait`], or an order that nobody executes.
     next: Option<StateEvent>,
+    may_lose_ms: Arc<AtomicU64>,
 }
 
 impl StoreHandle {
@@ -33,7 +51,14 @@ impl StoreHandle {
     pub(super) fn new(name: &'static str) -> (Self, Worker) {
         let (orders, received) = unbounded_channel();
         let (reports, events) = unbounded_channel();
-        (Self { name, orders, events, next: None }, (received, reports))
+        let may_lose_ms = Arc::default();
+        (Self { name, orders, events, next: None, may_lose_ms }, (received, reports))
+    }
+
+    /// Where the thread sets for how long a write may be lost.
+    #[cfg(any(feature = "nats", feature = "redis"))]
+    pub(super) fn loss(&self) -> MayLose {
+        MayLose(Arc::clone(&self.may_lose_ms))
     }
 
     fn order(&mut self, order: Order) {
@@ -55,6 +80,10 @@ impl StateStore for StoreHandle {
 
     fn adopt(&mut self, state: &State) {
         self.order(Order::Adopt(Box::new(state.clone())));
+    }
+
+    fn may_lose(&self) -> Duration {
+        Duration::from_millis(self.may_lose_ms.load(Ordering::Relaxed))
     }
 
     fn take_event(&mut self) -> Option<StateEvent> {

@@ -53,6 +53,11 @@ pub trait StateStore: Send {
         self.write(state);
     }
 
+    /// For how long the store may lose a write that it has acknowledged, with the events before it.
+    fn may_lose(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// The next event, if there is one.
     fn take_event(&mut self) -> Option<StateEvent>;
 

@@ -120,7 +120,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Requests the shutdown once `until` can be confirmed. Called only while there is a session to
     /// confirm it through. Returns true if it was reached just now.
     pub(super) fn check_until(&mut self) -> bool {
-        let reached = self.session.until.is_some_and(|until| self.core.flush_lsn() >= until);
+        let reached = self.session.until.is_some_and(|until| {
+            self.core.flush_lsn() >= until
+                && self.state.as_ref().is_none_or(|keeper| keeper.may_confirm(until))
+        });
         let is_new = reached && self.shutdown.cause.is_none();
         if is_new {
             self.shutdown.cause = Some(Cause::UntilReached);
@@ -255,7 +258,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         };
         match finished {
             Ok(()) => {
-                if confirmed == self.core.flush_lsn() {
+                let until = self.session.until;
+                if confirmed == self.core.flush_lsn()
+                    || until.is_some_and(|until| confirmed >= until)
+                {
                     self.shutdown.drain = Drain::Confirmed;
                 }
                 tracing::info!(%confirmed, "confirmed to PostgreSQL");
@@ -293,7 +299,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         Ok(Summary {
             counters: self.core.counters(),
             delivered: self.delivery.delivered,
-            confirmed,
+            confirmed: self.confirmable(),
             undrained: self.core.undelivered(),
         })
     }

@@ -1,12 +1,15 @@
 //! When the relay writes its position to the state topic, and up to where it may confirm.
 //!
 //! The state is durable before the position that it covers is confirmed. While it cannot be
-//! written, nothing more is confirmed, and delivery continues within the in-flight limit.
+//! written, nothing more is confirmed, and delivery continues within the in-flight limit. What the
+//! store may still lose is confirmed later ([`kept`]).
 //!
 //! In exactly-once mode, writing the position commits the Kafka transaction with the events before
 //! it. After any failure, and for each session, the state topic is opened again with a new producer:
 //! what is not committed is aborted by that, and produced again.
 
+mod kept;
+mod limits;
 mod opening;
 
 use std::sync::Arc;
@@ -14,6 +17,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use self::kept::Kept;
+pub use self::limits::CommitLimits;
 use super::BACKOFF_LIMIT;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
@@ -62,25 +67,6 @@ pub struct StateSettings {
     pub commits: CommitLimits,
 }
 
-/// When a Kafka transaction is committed: also whenever the source has nothing more to read.
-#[derive(Debug, Clone, Copy)]
-pub struct CommitLimits {
-    /// The time from its first record, after which it is committed between two PostgreSQL
-    /// transactions.
-    pub interval: Duration,
-    /// Bytes of records from which on it is committed at once.
-    pub bytes: u64,
-    /// The time from its first record after which it is committed at once: a third of
-    /// `transaction.timeout.ms`.
-    pub timeout: Duration,
-}
-
-impl CommitLimits {
-    fn transaction_timeout(self) -> Duration {
-        self.timeout * 3
-    }
-}
-
 /// How urgent a write is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
@@ -101,6 +87,8 @@ pub(super) struct StateKeeper {
     metrics: Arc<Metrics>,
     phase: Phase,
     key: Option<StateKey>,
+    /// What may be confirmed.
+    kept: Kept,
     /// A bookmark of this session whose position is not acknowledged yet.
     pending: Option<Bookmark>,
     /// The newest durable record. Before the store is open: that of this process, if any.
@@ -163,6 +151,7 @@ impl StateKeeper {
             metrics,
             phase: Phase::Closed(now),
             key: None,
+            kept: Kept::default(),
             pending: None,
             state: None,
             delays: backoff(BACKOFF_LIMIT),
@@ -188,8 +177,8 @@ impl StateKeeper {
         self.is_compared
     }
 
-    /// Everything that committed before this LSN may be confirmed.
-    pub(super) fn covered(&self) -> Lsn {
+    /// Everything that committed before this LSN is acknowledged, and the store has that.
+    fn written_upto(&self) -> Lsn {
         self.state.as_ref().map(|state| state.acked_upto).unwrap_or_default()
     }
 
@@ -252,7 +241,10 @@ impl StateKeeper {
             Phase::Closed(at) if *at <= Instant::now() => self.begin_to_open(),
             Phase::Open if !self.may_write(core) => {}
             Phase::Open if core.is_exactly_once() => self.commit(core, received, urgency),
-            Phase::Open => self.write_acknowledged(core.flush_lsn(), received, urgency),
+            Phase::Open => {
+                self.write_acknowledged(core.flush_lsn(), received, urgency);
+                self.show_what_is_kept();
+            }
             Phase::Writing(_) => self.note_overdue(),
             Phase::Closed(_) | Phase::Opening => {}
         }
@@ -300,6 +292,12 @@ impl StateKeeper {
     /// When [`StateKeeper::step`] has something to do that no event announces. What is due already and
     /// was not done waits for one: an acknowledgement ends the wait for a commit that is requested.
     pub(super) fn next_step(&self, core: &Core) -> Option<Instant> {
+        let now = Instant::now();
+        let kept = self.kept.next().filter(|at| *at > now);
+        self.next_write(core).into_iter().chain(kept).min()
+    }
+
+    fn next_write(&self, core: &Core) -> Option<Instant> {
         let after = |interval| Some(self.written_at + interval);
         let due = match &self.phase {
             Phase::Closed(at) => return (!core.is_exactly_once()).then_some(*at),
@@ -307,7 +305,7 @@ impl StateKeeper {
                 let interval = self.settings.commits.interval;
                 [self.transaction_since.map(|since| since + interval), Some(self.grew.1 + QUIET)]
             }
-            Phase::Open if core.flush_lsn() > self.covered() => {
+            Phase::Open if core.flush_lsn() > self.written_upto() => {
                 [after(BUSY_INTERVAL), after(IDLE_INTERVAL)]
             }
             Phase::Open | Phase::Opening | Phase::Writing(_) => return None,
@@ -319,7 +317,7 @@ impl StateKeeper {
     /// Whether something is being written, or is to be written in this session.
     fn is_at_work(&self, core: &Core) -> bool {
         matches!(self.phase, Phase::Writing(_))
-            || !core.is_exactly_once() && self.covered() < core.flush_lsn()
+            || !core.is_exactly_once() && self.written_upto() < core.flush_lsn()
     }
 
     /// Whether the topic can be written, as far as known.
@@ -327,7 +325,7 @@ impl StateKeeper {
         matches!(self.phase, Phase::Open | Phase::Writing(_))
     }
 
-    /// Whether everything that is acknowledged is in the topic, or cannot be written now.
+    /// Whether everything that is acknowledged may be confirmed, or cannot be written now.
     pub(super) fn is_written(&self, core: &Core) -> bool {
         !self.can_write() || self.covered() >= core.flush_lsn()
     }
@@ -383,6 +381,10 @@ impl StateKeeper {
                 } else {
                     tracing::info!(topic = name, "the state topic can be written again");
                 }
+                if let Some(state) = &state {
+                    let (upto, now) = (state.acked_upto, Instant::now());
+                    self.kept.reopened(upto, self.store.may_lose(), now);
+                }
                 // What was being written may be durable or not: it is written again.
                 (self.phase, self.state) = (Phase::Open, state);
                 self.metrics.state_trouble(None);
@@ -406,6 +408,8 @@ impl StateKeeper {
             note_position(&self.metrics, state.acked_upto);
             core.committed(state.checkpoint());
             self.own[0] = Some(id(&state));
+            let times = (self.written_at, Instant::now());
+            self.kept.written(state.acked_upto, times, self.store.may_lose());
             self.state = Some(*state);
             self.metrics.state_trouble(None);
             self.delays = backoff(BACKOFF_LIMIT);
@@ -513,7 +517,7 @@ impl StateKeeper {
     fn due(&mut self, core: &Core, urgency: Urgency) -> Option<CommitAt> {
         let (records, bytes) = core.uncommitted();
         if records == 0 {
-            let grew = core.flush_lsn() > self.covered();
+            let grew = core.flush_lsn() > self.written_upto();
             let is_urgent = matches!(urgency, Urgency::Last | Urgency::Switch);
             let is_due = is_urgent || self.written_at.elapsed() >= IDLE_INTERVAL;
             return (grew && is_due).then_some(CommitAt::Boundary);

@@ -193,14 +193,15 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Whether to switch to another feed. Not while the relay is stopping: the open feed carries
     /// the final confirmation, and the rest of an open transaction.
     /// In exactly-once mode not inside a transaction either, which is read to its end first. Nor to a
-    /// catch-up while the position cannot be written, or while events are passed over for a suspect:
-    /// that begins at the slot's position, which would not be where the stream has ended.
+    /// catch-up while the position cannot be written or is confirmed later, or while events are passed over
+    /// for a suspect: that begins at the slot's position, which would not be where the stream has ended.
     fn wanted_switch(&self, session: &mut P::Feed) -> Option<SwitchFeed> {
         if self.shutdown.deadline().is_some() || self.core.is_within_produced() {
             return None;
         }
-        let can_write = self.state.as_ref().is_none_or(StateKeeper::can_write);
-        let may_drain = can_write && !self.core.is_probing();
+        let can_confirm =
+            self.state.as_ref().is_none_or(|keeper| keeper.can_write() && !keeper.confirms_late());
+        let may_drain = can_confirm && !self.core.is_probing();
         session.wanted_switch().filter(|switch| may_drain || *switch != SwitchFeed::Drained)
     }
 

@@ -95,7 +95,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let is_others = self.session.last.is_none()
             || after_another
             || !keeper.is_compared
-            || self.core.is_exactly_once() && state.acked_upto > keeper.covered();
+            || self.core.is_exactly_once() && state.acked_upto > keeper.written_upto();
         let layout = keeper.settings.layout.with(session.publication_fingerprint());
         let facts = Facts {
             server_started: session.server_started(),
@@ -140,6 +140,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.log_agreement(&keeper.settings, acked);
         let is_same_layout = state.layout.as_ref().is_some_and(|known| known.is_same(&layout));
         let is_same_timeline = state.timeline == session.timeline();
+        let (may_lose, now) = (keeper.store.may_lose(), Instant::now());
+        if keeper.own.contains(&Some(id(&state))) {
+            keeper.kept.reopened(acked, may_lose, now);
+        } else {
+            keeper.kept.opened(acked, session.start(), may_lose, now);
+        }
         keeper.own = [Some(id(&state)), None];
         // Otherwise rows may not have been published while they were written.
         let delivered = state.delivered.filter(|_| is_same_layout);
@@ -157,7 +163,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         keeper.note_server(session);
         keeper.phase = Phase::Open;
         keeper.metrics.state_trouble(None);
-        note_position(&keeper.metrics, keeper.covered());
+        note_position(&keeper.metrics, keeper.written_upto());
         // What is published from here on has ordinals of this layout, and is of this timeline.
         let is_written = is_same_layout && (is_same_timeline || !keeper.is_compared);
         if !is_written && keeper.settings.lossy_store.is_some() {
