@@ -216,6 +216,8 @@ pub struct Nats {
     pub stream: String,
     /// The template of the subject, not yet parsed.
     pub subject: String,
+    /// How long the servers may keep a message without syncing it.
+    pub sync_interval: Duration,
     /// A JWT with its seed, or the seed of an NKey.
     pub credentials_file: Option<PathBuf>,
     /// The authorities that sign the servers' certificates; `None`: those of the operating system.

@@ -176,6 +176,9 @@ settings! {
     NatsSubject = row("nats.subject", Text, "Subject of an event, with the placeholders `{topic}`, `{key}` and `{partition(N)}`.")
         .details("`{topic}` is what `record.topic` makes; its dots separate tokens. `{key}` is one token, percent-encoded where a subject could not have it; `{partition(8)}` is a number from 0 to 7 that depends on the key alone. The stream must have the subjects. Dead letters have the subject `poison.dead_letter_topic`. See [subjects](nats.md#subjects).")
         .variable().default("{topic}");
+    NatsSyncInterval = row("nats.sync_interval", Duration, "The servers' `jetstream.sync_interval`, which clients cannot see: for that long a crash of a machine may lose acknowledged messages, so walpost confirms them to PostgreSQL only then. `0s` for `always`. Accepts `ms`, `s` and `min`.")
+        .details("Only WAL waits, not delivery. See [what survives a crash](nats.md#what-survives-a-crash).")
+        .variable().default("2min");
     NatsCredentialsFile = row("nats.credentials_file", Text, "File with a JWT and its seed (`.creds`), or with the seed of an NKey. Read again at each connect.")
         .variable();
     NatsCaFile = row("nats.ca_file", Text, "PEM file of the authorities that sign the servers' certificates, for `tls://`. Without it, those of the operating system.")
@@ -292,7 +295,7 @@ settings! {
     PoisonInvalidTopic = row("poison.invalid_topic", Text, "Policy for an event whose topic has an invalid name, or is not in `record.topics_allowed`: `halt`, `dead_letter` or `skip`.")
         .default("halt");
     PoisonMissingTopic = row("poison.missing_topic", Text, "Policy for an event whose topic does not exist or may not be written to: `wait`, `halt`, `dead_letter` or `skip`.")
-        .details("With RabbitMQ it is for an event that no queue takes, with HTTP for one that is answered 404 if `http.url` contains `{topic}`. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
+        .details("With RabbitMQ it is for an event that no queue takes, with NATS for one whose subject the stream does not have, with HTTP for one that is answered 404 if `http.url` contains `{topic}`. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
         .default("wait");
     PoisonRefused = row("poison.refused", Text, "Policy for an event that the brokers reject permanently: `halt`, `dead_letter` or `skip`.")
         .default("halt");

@@ -12,7 +12,8 @@ use super::{
 };
 
 /// Destinations that tell that there is no place for a record.
-const MISS_TOPICS: [SinkKind; 3] = [SinkKind::Http, SinkKind::Kafka, SinkKind::RabbitMq];
+const MISS_TOPICS: [SinkKind; 4] =
+    [SinkKind::Http, SinkKind::Kafka, SinkKind::Nats, SinkKind::RabbitMq];
 
 /// Settings of Kafka alone, outside of `[kafka]`.
 const KAFKAS: [Setting; 6] = [
@@ -71,6 +72,9 @@ impl Values {
             url: SecretString::from(url),
             stream: self.parsed(Setting::NatsStream, values::nats_stream)?,
             subject: self.text(Setting::NatsSubject).unwrap_or_default().to_owned(),
+            sync_interval: self.parsed(Setting::NatsSyncInterval, |text| {
+                units::parse_duration(text).map_err(|error| error.to_string())
+            })?,
             credentials_file: self.text(Setting::NatsCredentialsFile).map(PathBuf::from),
             ca_file: self.text(Setting::NatsCaFile).map(PathBuf::from),
             cert_file: self.text(Setting::NatsCertFile).map(PathBuf::from),

@@ -68,6 +68,16 @@ fn exposed(conninfo: &ConnInfo, host: &Host, security: Security) -> Option<Findi
     Some(finding.advice(format!("{advice}; then change the password")))
 }
 
+/// Whether replication connections are possible.
+pub(crate) enum Replication {
+    /// They are, to this server.
+    Works { system_identifier: String, timeline: u32 },
+    /// They are refused; the server can be asked otherwise.
+    Refused,
+    /// What answers is not PostgreSQL itself.
+    Pooled,
+}
+
 /// Opens a replication session as `run` would, and closes it. Returns whether further checks make
 /// sense: behind a connection pooler each connection may reach another server.
 pub(crate) async fn replication(
@@ -75,7 +85,7 @@ pub(crate) async fn replication(
     control: &Control,
     service: Hosting,
     findings: &mut Findings,
-) -> bool {
+) -> Replication {
     const SUBJECT: &str = "replication";
     let error = match source::identify_server(conninfo, control, APPLICATION_NAME).await {
         Ok((system_identifier, timeline)) => {
@@ -84,7 +94,7 @@ pub(crate) async fn replication(
                 conninfo.user, system_identifier, timeline
             );
             findings.add(Finding::ok((SUBJECT, "replication"), text));
-            return true;
+            return Replication::Works { system_identifier, timeline };
         }
         Err(error) => error,
     };
@@ -96,7 +106,7 @@ pub(crate) async fn replication(
                 .why("PostgreSQL rejects its replication connection")
                 .sql(service.grant_replication(&conninfo.user));
             findings.add(finding);
-            true
+            Replication::Refused
         }
         Some("53300") if !error.server_error().is_some_and(is_of_limit) => {
             let finding = Finding::error(("max_wal_senders", "max_wal_senders"), said(&error))
@@ -106,7 +116,7 @@ pub(crate) async fn replication(
                      pg_stat_replication; then restart PostgreSQL",
                 );
             findings.add(finding);
-            true
+            Replication::Refused
         }
         // A server that is not PostgreSQL rejects the startup message, or a command that it cannot
         // parse.
@@ -116,11 +126,11 @@ pub(crate) async fn replication(
                 said(&error)
             );
             findings.add(pooler(text, SUBJECT));
-            false
+            Replication::Pooled
         }
         _ => {
             findings.add(connect_finding(&error, conninfo, SUBJECT));
-            true
+            Replication::Refused
         }
     }
 }

@@ -21,6 +21,8 @@ mod server;
 mod slot;
 #[cfg(feature = "sqs")]
 mod sqs;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod stored;
 mod topics;
 
 use tokio_postgres::Client;
@@ -30,7 +32,9 @@ pub(crate) use findings::{Finding, Findings, Fix, Level};
 use crate::assembly;
 use crate::config::{Config, Origin, Setting, SinkKind};
 use crate::conninfo::ConnInfo;
+use crate::lsn::Lsn;
 use crate::source::{self, SourceConfig};
+use crate::state::StateKey;
 
 /// Checks the configuration alone; for `check --offline`.
 pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findings {
@@ -41,7 +45,7 @@ pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findi
     findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
     let text = "connection, server, role, publication, slot and columns were not checked";
     findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
-    check_destination(config, true, &mut findings).await;
+    check_destination(config, (true, None), &mut findings).await;
     if config.sink == SinkKind::Kafka {
         brokers::check(config, true, &mut findings);
     }
@@ -54,21 +58,39 @@ pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceC
     check_configuration(config, conninfo, &mut findings);
     endpoints::check_traces(&mut findings);
     endpoints::check(config, &mut findings).await;
-    postgres::check(config, source, &mut findings).await;
-    check_destination(config, false, &mut findings).await;
+    let slot = postgres::check(config, source, &mut findings).await;
+    check_destination(config, (false, slot.as_ref()), &mut findings).await;
     findings
+}
+
+/// The slot and its position, to compare with the position at the destination.
+#[cfg_attr(
+    not(any(feature = "nats", feature = "redis")),
+    allow(dead_code, reason = "only NATS and Redis keep a position beside the stream")
+)]
+struct SlotAt {
+    key: StateKey,
+    timeline: u32,
+    confirmed: Lsn,
+    /// The end of the server's WAL.
+    flushed: Lsn,
+    is_standby: bool,
 }
 
 /// Checks the destination, unless that is Kafka.
 #[allow(clippy::unused_async, reason = "a build may have Kafka alone")]
-async fn check_destination(config: &Config, offline: bool, findings: &mut Findings) {
+async fn check_destination(
+    config: &Config,
+    (offline, slot): (bool, Option<&SlotAt>),
+    findings: &mut Findings,
+) {
     #[cfg(feature = "http")]
     if config.sink == SinkKind::Http {
         http::check(config, offline, findings).await;
     }
     #[cfg(feature = "nats")]
     if config.sink == SinkKind::Nats {
-        nats::check(config, offline, findings).await;
+        nats::check(config, (offline, slot), findings).await;
     }
     #[cfg(feature = "rabbitmq")]
     if config.sink == SinkKind::RabbitMq {
@@ -76,13 +98,13 @@ async fn check_destination(config: &Config, offline: bool, findings: &mut Findin
     }
     #[cfg(feature = "redis")]
     if config.sink == SinkKind::Redis {
-        redis::check(config, offline, findings).await;
+        redis::check(config, (offline, slot), findings).await;
     }
     #[cfg(feature = "sqs")]
     if config.sink == SinkKind::Sqs {
         sqs::check(config, offline, findings).await;
     }
-    let _ = (config, offline, findings);
+    let _ = (config, offline, slot, findings);
 }
 
 /// Checks the brokers, if events go there; blocks the calling thread.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::findings::{Finding, Findings};
+use super::{SlotAt, stored};
 use crate::assembly::nats::nats_config;
 use crate::config::{Config, Environment};
 use crate::record::Policy;
@@ -10,6 +11,7 @@ use crate::sink::NatsConfig;
 use crate::sink::nats::{
     Facts, Failure, KEY, StreamConfig, StreamInfo, bucket, connect, covers, inspect, unfit,
 };
+use crate::state::read_nats_state;
 
 const SUBJECT: &str = "NATS";
 
@@ -24,7 +26,11 @@ const VERSION_LEAST: (u32, u32) = (2, 10);
 const WINDOW_LEAST: Duration = Duration::from_secs(30);
 
 /// Checks the settings and, unless `offline`, the servers and the stream.
-pub(super) async fn check(config: &Config, offline: bool, findings: &mut Findings) {
+pub(super) async fn check(
+    config: &Config,
+    (offline, slot): (bool, Option<&SlotAt>),
+    findings: &mut Findings,
+) {
     let nats = match nats_config(config, &Environment::of_process()) {
         Ok(nats) => nats,
         Err(error) => {
@@ -38,12 +44,17 @@ pub(super) async fn check(config: &Config, offline: bool, findings: &mut Finding
     }
     let asked = async {
         let connection = connect(&nats).await?;
-        connection.or_failed(inspect(&connection.client, &nats)).await
+        let facts = connection.or_failed(inspect(&connection.client, &nats)).await?;
+        let stored = match slot.filter(|_| facts.has_state) {
+            Some(slot) => Some((slot, read_nats_state(&connection, &nats, &slot.key).await)),
+            None => None,
+        };
+        Ok((facts, stored))
     };
     let late = || Failure::Unreachable(format!("no answer within {TIMEOUT:?}"));
     let facts = tokio::time::timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(late()));
     match facts {
-        Ok(facts) => check_facts(config, &nats, &facts, findings),
+        Ok((facts, stored)) => check_facts((config, &nats), &facts, stored, findings),
         Err(failure) => findings.add(unusable(&nats, &failure)),
     }
 }
@@ -63,13 +74,18 @@ fn unusable(nats: &NatsConfig, failure: &Failure) -> Finding {
             "without them it accepts no commands",
             "correct the login in nats.url, or nats.credentials_file",
         ),
-        Failure::Unauthorized(_) => (
+        Failure::Unauthorized(_) | Failure::Denied(_) => (
             "nats_permissions",
             "does not allow walpost's user what this check needs",
             "the checks that depend on it were skipped",
             "allow the user what docs/nats.md lists",
         ),
-        Failure::Unusable(_) | Failure::Gap(_) | Failure::Fenced | Failure::Stream(_) => (
+        Failure::Unusable(_)
+        | Failure::Gap(_)
+        | Failure::Fenced
+        | Failure::Unsupported(_)
+        | Failure::Message { .. }
+        | Failure::Stream(_) => (
             "nats_unusable",
             "answers, and cannot be used",
             "nothing can be delivered, and PostgreSQL retains WAL meanwhile",
@@ -79,7 +95,12 @@ fn unusable(nats: &NatsConfig, failure: &Failure) -> Finding {
     Finding::error((SUBJECT, code), format!("{address} {text}: {failure}")).why(why).advice(fix)
 }
 
-fn check_facts(config: &Config, nats: &NatsConfig, facts: &Facts, findings: &mut Findings) {
+fn check_facts(
+    (config, nats): (&Config, &NatsConfig),
+    facts: &Facts,
+    stored: Option<(&SlotAt, stored::Read)>,
+    findings: &mut Findings,
+) {
     let text = format!("{} answers: NATS {}, with JetStream", nats.url.address(), facts.version);
     let mut numbers = facts.version.split('.').map(|part| part.parse().unwrap_or(0));
     let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -100,15 +121,20 @@ fn check_facts(config: &Config, nats: &NatsConfig, facts: &Facts, findings: &mut
                 .command(create(config, nats)),
         );
     };
-    if let Some(why) = unfit(stream) {
+    let unfit = unfit(stream);
+    if let Some(why) = unfit {
         let text = format!("stream {} cannot be used: {why}", nats.stream);
         findings
             .add(Finding::error((SUBJECT, "nats_stream_unfit"), text).why("`run` would not start"));
     }
+    check_room(nats, facts, stream, findings);
     check_subjects(config, nats, stream, findings);
     check_durability(nats, stream, facts.bucket.as_ref(), findings);
     check_limits(nats, &stream.config, findings);
-    check_state(nats, facts, findings);
+    // What `run` reads then says the same.
+    if unfit.is_none() {
+        check_state(nats, facts, stored, findings);
+    }
 }
 
 /// The patterns of all subjects.
@@ -150,7 +176,10 @@ fn check_subjects(
             let text = format!("{has}, and events or dead letters go to {missing}");
             findings.add(
                 Finding::warning((SUBJECT, "nats_subjects"), text)
-                    .why("an event whose subject the stream does not have is undeliverable (refused)")
+                    .why(
+                        "an event whose subject the stream does not have falls under \
+                         poison.missing_topic: by default walpost waits for it",
+                    )
                     .advice(format!(
                         "add {missing} to the subjects of the stream, unless those that can occur are \
                          there (nats stream edit --subjects)"
@@ -197,9 +226,13 @@ fn check_durability(
             )
             .why(
                 "when the machine crashes, acknowledged messages that the server had not synced are \
-                 lost (jetstream.sync_interval, two minutes by default), and without the machine all",
+                 lost (jetstream.sync_interval, two minutes by default), and all of them if the machine \
+                 is lost",
             )
-            .advice("set jetstream.sync_interval of the server to `always`"),
+            .advice(
+                "set jetstream.sync_interval of the server to `always` and nats.sync_interval to `0s`; \
+                 or both to the same time, for which walpost keeps WAL to publish them again",
+            ),
         );
     } else {
         let text = format!("the stream has {num_replicas} replicas");
@@ -261,11 +294,54 @@ fn check_limits(nats: &NatsConfig, stream: &StreamConfig, findings: &mut Finding
     }
 }
 
-fn check_state(nats: &NatsConfig, facts: &Facts, findings: &mut Findings) {
+/// Checks whether the stream could take a message now.
+fn check_room(nats: &NatsConfig, facts: &Facts, stream: &StreamInfo, findings: &mut Findings) {
+    let StreamInfo { config, state } = stream;
+    let is_reached = |limit: i64, used: u64| limit > 0 && used >= limit.unsigned_abs();
+    let limits = [
+        ("max_msgs", config.max_msgs, state.messages),
+        ("max_bytes", config.max_bytes, state.bytes),
+    ];
+    let mut reached = limits.iter().filter(|(_, limit, used)| is_reached(*limit, *used));
+    if let Some((name, limit, _)) = reached.next().filter(|_| config.discard == "new") {
+        findings.add(full(format!("stream {} is full ({name} {limit})", nats.stream)));
+    }
+    let (limit, used) = (facts.account.limits.max_storage, facts.account.storage);
+    if is_reached(limit, used) {
+        findings.add(full(format!("the account uses all of its storage ({limit} bytes)")));
+    }
+}
+
+fn full(text: String) -> Finding {
+    Finding::error((SUBJECT, "nats_full"), text)
+        .why("nothing can be delivered, and PostgreSQL retains WAL meanwhile")
+        .advice("raise the limit, or purge messages that all consumers have read")
+}
+
+fn check_state(
+    nats: &NatsConfig,
+    facts: &Facts,
+    stored: Option<(&SlotAt, stored::Read)>,
+    findings: &mut Findings,
+) {
     let (stream, bucket) = (&nats.stream, bucket(&nats.stream));
     if facts.has_state {
+        let names = stored::Names {
+            state: (SUBJECT, "nats_state"),
+            position: (SUBJECT, "nats_position"),
+            store: "NATS",
+            place: format!("the state key {KEY} in the NATS bucket {bucket}"),
+        };
         let text = format!("stream {stream} has walpost's state key {KEY} in the bucket {bucket}");
-        return findings.add(Finding::ok((SUBJECT, "nats_stream"), text));
+        match stored {
+            Some((slot, read)) => {
+                if stored::check(&names, read, slot, findings) {
+                    findings.add(Finding::ok((SUBJECT, "nats_stream"), text));
+                }
+            }
+            None => findings.add(stored::not_compared(names.state, &text)),
+        }
+        return;
     }
     findings.add(
         Finding::error(

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use super::findings::{Finding, Findings};
+use super::{SlotAt, stored};
 use crate::assembly::redis::redis_config;
 use crate::config::{Config, Environment};
+use crate::record::Policy;
 use crate::sink::RedisConfig;
 use crate::sink::redis::{Failure, REWRITE, ServerFacts, connect, inspect, owner_key};
+use crate::state::read_redis_state;
 
 const SUBJECT: &str = "Redis";
 
@@ -17,7 +20,11 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const VERSION_LEAST: (u32, u32) = (7, 0);
 
 /// Checks the URL and, unless `offline`, the server and the stream.
-pub(super) async fn check(config: &Config, offline: bool, findings: &mut Findings) {
+pub(super) async fn check(
+    config: &Config,
+    (offline, slot): (bool, Option<&SlotAt>),
+    findings: &mut Findings,
+) {
     let redis = match redis_config(config, &Environment::of_process()) {
         Ok(redis) => redis,
         Err(error) => {
@@ -31,12 +38,22 @@ pub(super) async fn check(config: &Config, offline: bool, findings: &mut Finding
     }
     let asked = async {
         let connection = connect(&redis).await?;
-        inspect(&connection, &redis).await
+        let facts = inspect(&connection, &redis).await?;
+        let stored = match slot.filter(|_| facts.has_state) {
+            Some(slot) => Some((slot, read_redis_state(&connection, &redis, &slot.key).await)),
+            None => None,
+        };
+        Ok((facts, stored))
     };
     let late = || Failure::Unreachable(format!("no answer within {TIMEOUT:?}"));
     let facts = tokio::time::timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(late()));
     match facts {
-        Ok(facts) => check_server(&redis, &facts, findings),
+        Ok((facts, stored)) => {
+            if check_server(&redis, &facts, findings) {
+                check_facts(config, &redis, &facts, findings);
+                check_state(&redis, &facts, stored, findings);
+            }
+        }
         Err(failure) => findings.add(unusable(&redis, &failure)),
     }
 }
@@ -70,6 +87,7 @@ fn unusable(redis: &RedisConfig, failure: &Failure) -> Finding {
         ),
         Failure::Unusable(_)
         | Failure::TooLarge { .. }
+        | Failure::Entry { .. }
         | Failure::Superseded
         | Failure::Fenced
         | Failure::Stream(_) => (
@@ -82,23 +100,25 @@ fn unusable(redis: &RedisConfig, failure: &Failure) -> Finding {
     Finding::error((SUBJECT, code), format!("{address} {text}: {failure}")).why(why).advice(fix)
 }
 
-fn check_server(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+/// Checks the server; returns whether the other checks make sense.
+fn check_server(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) -> bool {
     let version = &facts.greeting.version;
     let text = format!("{} answers: Redis {version}", redis.url.address());
     if version.is_empty() {
         let text = format!("{text}(its version is not known: walpost's user may not use HELLO)");
         findings.add(Finding::skipped((SUBJECT, "redis_version"), text));
-        return check_facts(redis, facts, findings);
+        return true;
     }
     let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
     let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if number < VERSION_LEAST {
         let (major, minor) = VERSION_LEAST;
-        return findings.add(
+        findings.add(
             Finding::error((SUBJECT, "redis_version"), text)
                 .why(format!("walpost needs Redis {major}.{minor} or later"))
                 .advice("upgrade Redis"),
         );
+        return false;
     }
     findings.add(Finding::ok((SUBJECT, "redis_server"), text));
     if facts.greeting.role == "replica" {
@@ -107,14 +127,27 @@ fn check_server(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Finding
                 .why("it accepts no entries")
                 .advice("name the primary in redis.url"),
         );
+    } else if let Err(failure) = &facts.writes {
+        findings.add(
+            Finding::error(
+                (SUBJECT, "redis_writes"),
+                format!("the server takes no writes: {failure}"),
+            )
+            .why("nothing can be delivered, and PostgreSQL retains WAL meanwhile")
+            .advice("see the message"),
+        );
     }
-    check_facts(redis, facts, findings);
+    true
 }
 
-fn check_facts(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+fn check_facts(config: &Config, redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
     check_durability(redis, facts, findings);
     check_replicas(redis, facts, findings);
-    check_stream(redis, facts, findings);
+    check_type(&redis.stream, "redis.stream", &facts.kind, findings);
+    if config.poison.include(Policy::DeadLetter) {
+        let (name, kind) = (&redis.dead_letters, &facts.kind_of_letters);
+        check_type(name, "poison.dead_letter_topic", kind, findings);
+    }
 }
 
 fn check_durability(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
@@ -151,9 +184,9 @@ fn check_durability(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Fin
         findings.add(
             Finding::warning((SUBJECT, "redis_appendfsync"), format!("appendfsync is {fsync}"))
                 .why(
-                    "when the machine of Redis crashes, entries of up to two seconds are lost \
-                     although they were acknowledged; walpost then refuses to start (exit code 3) if \
-                     PostgreSQL does not have them any more",
+                    "when the machine of Redis crashes, entries that were not synced are lost, and \
+                     consumers may have read them; walpost adds them again, since it confirms them to \
+                     PostgreSQL only once they are synced",
                 )
                 .command(command(redis, "CONFIG SET appendfsync always")),
         );
@@ -199,25 +232,47 @@ fn check_replicas(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findi
     }
 }
 
-fn check_stream(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
-    let stream = &redis.stream;
-    match facts.kind.as_deref() {
+/// Checks whether entries can be added to the key that a setting names.
+fn check_type(name: &str, setting: &str, kind: &Result<String, String>, findings: &mut Findings) {
+    match kind.as_deref() {
         Ok("stream" | "none") => {}
         Err(reason) => {
-            let text = format!("walpost's user may not see the type of {stream} (TYPE): {reason}");
+            let text = format!("walpost's user may not see the type of {name} (TYPE): {reason}");
             findings.add(Finding::skipped((SUBJECT, "redis_stream_type"), text));
         }
-        Ok(other) => {
-            return findings.add(
-                Finding::error((SUBJECT, "redis_stream_type"), format!("{stream} is a {other}"))
-                    .why("entries can be added to streams only")
-                    .advice("set redis.stream to another name"),
-            );
-        }
+        Ok(other) => findings.add(
+            Finding::error((SUBJECT, "redis_stream_type"), format!("{name} is a {other}"))
+                .why("entries can be added to streams only")
+                .advice(format!("set {setting} to another name")),
+        ),
     }
+}
+
+fn check_state(
+    redis: &RedisConfig,
+    facts: &ServerFacts,
+    stored: Option<(&SlotAt, stored::Read)>,
+    findings: &mut Findings,
+) {
+    let stream = &redis.stream;
     if facts.has_state {
-        let text = format!("stream {stream} has walpost's state key {}", owner_key(stream));
-        return findings.add(Finding::ok((SUBJECT, "redis_stream"), text));
+        let key = owner_key(stream);
+        let names = stored::Names {
+            state: (SUBJECT, "redis_state"),
+            position: (SUBJECT, "redis_position"),
+            store: "Redis",
+            place: format!("the state key {key} in Redis"),
+        };
+        let text = format!("stream {stream} has walpost's state key {key}");
+        match stored {
+            Some((slot, read)) => {
+                if stored::check(&names, read, slot, findings) {
+                    findings.add(Finding::ok((SUBJECT, "redis_stream"), text));
+                }
+            }
+            None => findings.add(stored::not_compared(names.state, &text)),
+        }
+        return;
     }
     findings.add(
         Finding::error(

@@ -216,7 +216,7 @@ fn beyond(state: &State, published: Option<EventPosition>) -> Option<EventPositi
 }
 
 /// The position up to which something is published.
-fn end_of_published(state: &State, published: Option<EventPosition>) -> Lsn {
+pub(super) fn end_of_published(state: &State, published: Option<EventPosition>) -> Lsn {
     let partial = state.partial.map(|partial| behind(partial.next.commit_lsn));
     let published = published.map(|last| behind(last.commit_lsn));
     state.acked_upto.max(partial.max(published).unwrap_or_default())

@@ -23,6 +23,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[cfg(any(feature = "nats", feature = "redis"))]
+use crate::lsn::Lsn;
 use crate::position::EventPosition;
 
 pub use self::agreement::{Decision, Facts, Reason, Refusal, decide};
@@ -32,10 +34,27 @@ pub(crate) use self::kafka::{Newest, read_newest};
 pub use self::kafka::{kafka_state, kafka_state_with_events};
 pub use self::layout::{ConfiguredLayout, Layout};
 #[cfg(feature = "nats")]
-pub(crate) use self::nats::nats_state;
+pub(crate) use self::nats::{nats_state, read_nats_state};
 pub use self::record::{ChosenRows, Partial, State, StateKey, UnfinishedRows, UnreadableState};
 #[cfg(feature = "redis")]
-pub(crate) use self::redis::redis_state;
+pub(crate) use self::redis::{read_redis_state, redis_state};
+
+/// The position in a store that knows the last published event.
+#[cfg(any(feature = "nats", feature = "redis"))]
+#[derive(Debug)]
+pub(crate) struct StoredPosition {
+    pub(crate) state: State,
+    /// The last published event.
+    pub(crate) published: Option<EventPosition>,
+}
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+impl StoredPosition {
+    /// The LSN that WAL must reach at least.
+    pub(crate) fn needed(&self) -> Lsn {
+        agreement::end_of_published(&self.state, self.published)
+    }
+}
 
 /// Where the position is kept. Every call returns at once; the outcome is an event.
 pub trait StateStore: Send {

@@ -201,6 +201,15 @@ struct Version {
 }
 
 impl State {
+    /// The same for a destination that ends with the event at `reached`: only what commits before that
+    /// one is acknowledged.
+    #[cfg(feature = "nats")]
+    pub(super) fn set_back(self, reached: EventPosition) -> Self {
+        let acked_upto = self.acked_upto.min(reached.commit_lsn);
+        let last = self.last.filter(|last| last.commit_lsn < acked_upto);
+        Self { acked_upto, last, ..self }
+    }
+
     /// The position behind the committed events.
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint { upto: self.acked_upto, partial: self.partial.map(|partial| partial.next) }

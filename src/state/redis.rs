@@ -12,10 +12,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{sleep, timeout};
 
-use super::handle::{Order, StoreHandle};
-use super::{State, StateEvent, StateFailure, StateKey};
+use super::handle::{MayLose, Order, StoreHandle};
+use super::{State, StateEvent, StateFailure, StateKey, StoredPosition};
+use crate::position::EventPosition;
 use crate::sink::redis::{
-    Claims, Connection, EntryId, Failure, Opened, RedisConfig, RedisSource, adopt, connect,
+    Claims, Connection, EntryId, Failure, Opened, RedisConfig, RedisSource, Synced, adopt, connect,
     lacks_replicas, nonce, open, owner_key, ping, write_state,
 };
 
@@ -30,11 +31,13 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// adopted.
 pub(crate) fn redis_state(source: RedisSource, claims: Claims, checks: bool) -> StoreHandle {
     let (handle, (orders, reports)) = StoreHandle::new("state key");
+    let may_lose = handle.loss();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         // Without it the channel is closed, which is seen with the first order.
         let Ok(runtime) = runtime else { return };
-        let mut worker = Worker { source, claims, checks, orders, next: None, open: None };
+        let (synced, next, open) = (Synced::default(), None, None);
+        let mut worker = Worker { source, claims, checks, may_lose, synced, orders, next, open };
         runtime.block_on(async {
             while let Some(order) = worker.next_order().await {
                 let event = worker.execute(order).await;
@@ -52,6 +55,8 @@ struct Worker {
     source: RedisSource,
     claims: Claims,
     checks: bool,
+    may_lose: MayLose,
+    synced: Synced,
     orders: UnboundedReceiver<Order>,
     /// Received already.
     next: Option<Order>,
@@ -115,41 +120,14 @@ impl Worker {
         let connection = within(connect(&config)).await?;
         let (owner, claim) = (key.names().to_string(), nonce());
         let mut client = connection.client.clone();
-        let opened = within(open(&mut client, &config, &owner, &claim)).await?;
-        let (state, published, generation, found) = match opened {
-            Opened::None(found) => {
-                let generation = found.map(EntryId::generation).unwrap_or_default();
-                (None, None, generation, found)
-            }
-            Opened::Others(other) => {
-                return Err(Failure::Unsupported(format!(
-                    "stream {} belongs to another walpost, or another server or slot of this one: \
-                     {other}, and this is {owner}. Set redis.stream to another stream; or, if the \
-                     other one is gone for good, delete the state key {} and run `walpost adopt \
-                     --apply`",
-                    config.stream,
-                    owner_key(&config.stream)
-                )));
-            }
-            Opened::Ours(contents) => {
-                if self.checks {
-                    contents.check(&config.stream)?;
-                }
-                let state = State::of_json(contents.state.as_bytes())
-                    .map_err(|error| Failure::Unsupported(error.to_string()))?;
-                let found = contents.found;
-                let highest = found.map(EntryId::generation).unwrap_or_default();
-                let generation = highest.max(contents.generation);
-                // An earlier generation says nothing of this one's positions.
-                let last = contents.last;
-                let is_this = last.generation() == contents.generation;
-                (Some(state), last.position().filter(|_| is_this), generation, found)
-            }
-        };
+        let opened = within(open(&mut client, &config, &owner, Some(&claim))).await?;
+        let Contents { state, published, generation, found } =
+            judged(opened, &config, &owner, self.checks)?;
         if state.is_some() {
             // Also if what follows fails: no other claim is in the key.
             self.claims.set(claim.clone());
             self.replicated(&mut client, &config).await?;
+            self.may_lose.set(within(self.synced.wait(&mut client)).await?);
         }
         let connection = Some(connection);
         self.open =
@@ -180,6 +158,7 @@ impl Worker {
         let known = self.claims.acknowledged();
         within(write_state(&mut client, &config, under, &json, known)).await?;
         self.replicated(&mut client, &config).await?;
+        self.may_lose.set(within(self.synced.wait(&mut client)).await?);
         if let Some(open) = &mut self.open {
             open.connection = Some(connection);
         }
@@ -227,6 +206,66 @@ impl Worker {
     }
 }
 
+/// The usable contents of a state key.
+struct Contents {
+    state: Option<State>,
+    /// The last event of this generation.
+    published: Option<EventPosition>,
+    /// The highest generation that was used, as far as known.
+    generation: u8,
+    /// The stream's last id.
+    found: Option<EntryId>,
+}
+
+/// Judges what `owner` has found. `checks`: the stream must end with an entry of walpost's.
+fn judged(
+    opened: Opened,
+    config: &RedisConfig,
+    owner: &str,
+    checks: bool,
+) -> Result<Contents, Failure> {
+    match opened {
+        Opened::None(found) => {
+            let generation = found.map(EntryId::generation).unwrap_or_default();
+            Ok(Contents { state: None, published: None, generation, found })
+        }
+        Opened::Others(other) => Err(Failure::Unsupported(format!(
+            "stream {} belongs to another walpost, or another server or slot of this one: {other}, \
+             and this is {owner}. Set redis.stream to another stream; or, if the other one is gone \
+             for good, delete the state key {} and run `walpost adopt --apply`",
+            config.stream,
+            owner_key(&config.stream)
+        ))),
+        Opened::Ours(contents) => {
+            if checks {
+                contents.check(&config.stream)?;
+            }
+            let state = State::of_json(contents.state.as_bytes())
+                .map_err(|error| Failure::Unsupported(error.to_string()))?;
+            let found = contents.found;
+            let highest = found.map(EntryId::generation).unwrap_or_default();
+            let generation = highest.max(contents.generation);
+            // An earlier generation says nothing of this one's positions.
+            let last = contents.last;
+            let is_this = last.generation() == contents.generation;
+            let published = last.position().filter(|_| is_this);
+            Ok(Contents { state: Some(state), published, generation, found })
+        }
+    }
+}
+
+/// Reads what opening the key of `key` would find, and changes nothing.
+pub(crate) async fn read_redis_state(
+    connection: &Connection,
+    config: &RedisConfig,
+    key: &StateKey,
+) -> Result<Option<StoredPosition>, StateFailure> {
+    let owner = key.names().to_string();
+    let opened = open(&mut connection.client.clone(), config, &owner, None).await?;
+    let Contents { state, published, .. } = judged(opened, config, &owner, true)?;
+    Ok(state.map(|state| StoredPosition { state, published }))
+}
+
 /// The same within the time of a step.
 async fn within<T>(step: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let late = || Err(Failure::Unreachable(format!("Redis has not answered for {STEP_TIMEOUT:?}")));
@@ -242,6 +281,7 @@ impl From<Failure> for StateFailure {
         match failure {
             Failure::Unreachable(reason)
             | Failure::Unusable(reason)
+            | Failure::Entry { reason, .. }
             | Failure::TooLarge { reply: reason, .. } => Self::Unavailable(reason),
             Failure::Superseded => Self::Unavailable(failure.to_string()),
             Failure::Unauthenticated(reason) => Self::Unauthenticated(reason),

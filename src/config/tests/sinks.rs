@@ -1,5 +1,7 @@
 //! The settings of the destinations beside Kafka.
 
+use std::time::Duration;
+
 use super::*;
 
 #[cfg(feature = "nats")]
@@ -13,6 +15,7 @@ fn every_key_of_nats_is_read_and_its_password_is_hidden() {
         url = "tls://u:s3cret@h:7"
         stream = "orders"
         subject = "eu.{topic}.{key}"
+        sync_interval = "5s"
         credentials_file = "user.creds"
         ca_file = "ca.pem"
         cert_file = "own.pem"
@@ -27,8 +30,9 @@ fn every_key_of_nats_is_read_and_its_password_is_hidden() {
     assert_eq!(nats.credentials_file.clone(), Some("user.creds".into()));
     let files = [&nats.ca_file, &nats.cert_file, &nats.key_file];
     assert_eq!(files.map(Clone::clone), ["ca.pem", "own.pem", "own.key"].map(|it| Some(it.into())));
+    assert_eq!(nats.sync_interval, Duration::from_secs(5));
     let is_set = |row: &&Displayed| row.key.starts_with("nats.") && row.origin != Origin::Default;
-    assert_eq!(config.display().iter().filter(is_set).count(), 7);
+    assert_eq!(config.display().iter().filter(is_set).count(), 8);
     assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
 }
 

@@ -62,6 +62,10 @@ pub(crate) struct StreamConfig {
 /// What a stream has.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct StreamState {
+    #[serde(default)]
+    pub(crate) messages: u64,
+    #[serde(default)]
+    pub(crate) bytes: u64,
     pub(crate) last_seq: u64,
 }
 
@@ -126,12 +130,15 @@ async fn request<T: DeserializeOwned>(
     parsed(&answer.payload)
 }
 
-/// The acknowledgement in an answer to a message for `subject`.
-pub(super) fn acknowledged(message: &async_nats::Message, subject: &str) -> Result<Ack, Failure> {
+/// The acknowledgement in an answer to a message for `subject`, or JetStream's error.
+pub(super) fn answered(
+    message: &async_nats::Message,
+    subject: &str,
+) -> Result<Result<Ack, ApiError>, Failure> {
     if message.status == Some(StatusCode::NO_RESPONDERS) {
         return Err(Failure::Unusable(no_responders(subject)));
     }
-    parsed::<Ack>(&message.payload)?.map_err(Failure::from)
+    parsed(&message.payload)
 }
 
 /// The stream; `None` if it does not exist.
@@ -201,7 +208,8 @@ pub(super) async fn compare_and_publish(
     headers.insert(LAST_SUBJECT_SEQUENCE, last.to_string());
     let answer = client.request_with_headers(subject.to_owned(), headers, payload.into()).await;
     let answer = answer.map_err(|error| Failure::of_request(&error, subject))?;
-    acknowledged(&answer, subject).map(|ack| ack.seq)
+    let ack = answered(&answer, subject)?;
+    ack.map(|ack| ack.seq).map_err(Failure::from)
 }
 
 /// Creates the stream of a key-value bucket, unless it exists.
@@ -230,11 +238,27 @@ pub(super) async fn create_bucket(
     request::<serde_json::Value>(client, subject, &config).await?.map(drop).map_err(Failure::from)
 }
 
-/// Whether the account of the user has JetStream.
-pub(crate) async fn account_info(client: &Client) -> Result<(), Failure> {
+/// What the account of the user uses of JetStream, in bytes of files.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Account {
+    #[serde(default)]
+    pub(crate) storage: u64,
+    #[serde(default)]
+    pub(crate) limits: AccountLimits,
+}
+
+/// What the account may use; not above 0: no limit.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct AccountLimits {
+    #[serde(default)]
+    pub(crate) max_storage: i64,
+}
+
+/// The account of the user; an error if it does not have JetStream.
+pub(crate) async fn account_info(client: &Client) -> Result<Account, Failure> {
     let subject = format!("{PREFIX}.INFO");
-    let answer = request::<serde_json::Value>(client, subject, &serde_json::Value::Null).await?;
-    answer.map(drop).map_err(Failure::from)
+    let answer = request::<Account>(client, subject, &serde_json::Value::Null).await?;
+    answer.map_err(Failure::from)
 }
 
 #[cfg(test)]

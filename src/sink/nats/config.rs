@@ -1,6 +1,7 @@
 //! The configuration of the sink, and where it is read again.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::subject::SubjectTemplate;
 use super::url::NatsUrl;
@@ -23,6 +24,10 @@ pub struct NatsConfig {
     pub subject: SubjectTemplate,
     /// The subject of dead letters.
     pub dead_letters: String,
+    /// Whether an event whose subject cannot be published to is waited for.
+    pub waits: bool,
+    /// How long the servers may keep a message without syncing it.
+    pub sync_interval: Duration,
 }
 
 /// Where the servers and the stream are read again.

@@ -3,6 +3,7 @@
 use async_nats::{ConnectError, ConnectErrorKind, RequestError, RequestErrorKind};
 use serde::Deserialize;
 
+use crate::ledger::Seq;
 use crate::sink::link::Failing;
 use crate::sink::{Condition, Fault};
 
@@ -27,7 +28,24 @@ pub(crate) enum Failure {
     /// Another walpost holds the slot, or the state key is gone.
     #[error("another walpost has taken over the stream, or its state key was deleted or set back")]
     Fenced,
-    /// An operator has to see to the stream.
+    /// It cannot be used with walpost as it is configured.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The user may not publish to this subject.
+    #[error("walpost's user may not publish to `{0}`")]
+    Denied(String),
+    /// It does not store this message, and answers that it is because of the message, or something
+    /// unknown.
+    #[error("{reason}")]
+    Message {
+        /// The production.
+        seq: Seq,
+        /// Whether it is known to be because of the message.
+        is_known: bool,
+        /// The answer.
+        reason: String,
+    },
+    /// The stream has other contents than walpost's messages: an operator must decide.
     #[error("{0}")]
     Stream(String),
 }
@@ -44,10 +62,18 @@ const NOT_ENABLED: u32 = 10076;
 const NOT_ENABLED_FOR_ACCOUNT: u32 = 10039;
 const TOO_LARGE: u32 = 10054;
 const STORE_FAILED: u32 = 10077;
+const HEADERS_TOO_LARGE: u32 = 10097;
+const ACCOUNT_RESOURCES: u32 = 10002;
+const SEALED: u32 = 10109;
+
+/// From this code on, an error is one of the server, as those of HTTP.
+const OF_SERVER: u32 = 500;
 
 /// An error of JetStream's, as its API and its acknowledgements have it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct ApiError {
+    #[serde(default)]
+    code: u32,
     #[serde(default)]
     pub(super) err_code: u32,
     #[serde(default)]
@@ -59,16 +85,37 @@ impl ApiError {
     pub(super) fn is_wrong_last(&self) -> bool {
         matches!(self.err_code, WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_CONSTANT | WRONG_LAST_ID)
     }
+
+    /// Why the answer to a message may be because of it, and whether that is known; `None`: the stream
+    /// or the server is at fault.
+    pub(super) fn of_message(&self) -> Option<(String, bool)> {
+        let is_of_server = self.is_wrong_last()
+            || self.code >= OF_SERVER
+            || matches!(
+                self.err_code,
+                OTHER_STREAM
+                    | NOT_ENABLED
+                    | NOT_ENABLED_FOR_ACCOUNT
+                    | TOO_LARGE
+                    | STORE_FAILED
+                    | ACCOUNT_RESOURCES
+                    | SEALED
+                    | STREAM_NOT_FOUND
+            );
+        let Self { err_code, description, .. } = self;
+        let reason = || format!("{description} (JetStream error {err_code})");
+        (!is_of_server).then(|| (reason(), *err_code == HEADERS_TOO_LARGE))
+    }
 }
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Self {
         let is_gap = error.is_wrong_last();
-        let ApiError { err_code, description } = error;
+        let ApiError { err_code, description, .. } = error;
         let with = |fix: &str| Self::Unusable(format!("{description} ({fix})"));
         match err_code {
             _ if is_gap => Self::Gap(description),
-            OTHER_STREAM => Self::Stream(format!(
+            OTHER_STREAM => Self::Unsupported(format!(
                 "{description}: the subject belongs to another stream than nats.stream; let only \
                  that stream have it"
             )),
@@ -94,7 +141,12 @@ impl Failing for Failure {
             Self::Unauthorized(reason)
             | Self::Unusable(reason)
             | Self::Gap(reason)
+            | Self::Unsupported(reason)
+            | Self::Message { reason, .. }
             | Self::Stream(reason) => Condition::Stalled { reason, fault: Fault::Brokers },
+            Self::Denied(_) => {
+                Condition::Stalled { reason: self.to_string(), fault: Fault::Brokers }
+            }
             Self::Fenced => return None,
         })
     }
@@ -110,12 +162,18 @@ impl Failure {
             Self::Unusable(_) => "unusable",
             Self::Gap(_) => "gap",
             Self::Fenced => "fenced",
+            Self::Unsupported(_) => "unsupported",
+            Self::Denied(_) => "denied",
+            Self::Message { .. } => "message",
             Self::Stream(_) => "stream",
         }
     }
 
     /// From an error that a server has sent instead of an answer.
     pub(super) fn of_server(text: &str) -> Self {
+        if let Some(subject) = denied(text) {
+            return Self::Denied(subject.to_owned());
+        }
         let lower = text.to_ascii_lowercase();
         if lower.contains("permissions violation") {
             Self::Unauthorized(format!(
@@ -156,6 +214,16 @@ impl Failure {
     }
 }
 
+/// The subject that a server does not let the user publish to, if that is what it says: a protocol of
+/// its own has no code for it. Subjects of NATS itself are none of events.
+fn denied(text: &str) -> Option<&str> {
+    const BEGINNING: &str = "permissions violation for publish to \"";
+    let lower = text.to_ascii_lowercase();
+    let start = lower.find(BEGINNING)? + BEGINNING.len();
+    let subject = text.get(start..)?.split('"').next()?;
+    (!subject.starts_with('$')).then_some(subject)
+}
+
 /// Nobody takes messages of this subject.
 pub(super) fn no_responders(subject: &str) -> String {
     format!(
@@ -169,13 +237,13 @@ mod tests {
     use super::*;
 
     fn error(err_code: u32, description: &str) -> Failure {
-        Failure::from(ApiError { err_code, description: description.to_owned() })
+        Failure::from(ApiError { code: 400, err_code, description: description.to_owned() })
     }
 
     #[test]
     fn errors_are_told_apart_by_their_codes() {
         assert!(matches!(error(10071, "wrong last sequence: 7"), Failure::Gap(_)));
-        assert!(matches!(error(10060, "expected stream does not match"), Failure::Stream(_)));
+        assert!(matches!(error(10060, "expected stream does not match"), Failure::Unsupported(_)));
         for (code, part) in
             [(10077, "max_bytes"), (10039, "enable JetStream"), (10008, "JetStream error 10008")]
         {
@@ -188,12 +256,28 @@ mod tests {
     #[test]
     fn errors_of_a_server_are_told_apart_by_their_texts() {
         for (text, code) in [
-            ("nats: Permissions Violation for Publish to \"x\"", "unauthorized"),
+            ("nats: Permissions Violation for Publish to \"a.B\"", "denied"),
+            ("nats: Permissions Violation for Publish to \"$JS.API.INFO\"", "unauthorized"),
+            ("nats: Permissions Violation for Subscription to \"x\"", "unauthorized"),
             ("nats: authorization violation", "unauthenticated"),
             ("nats: User Authentication Expired", "unauthenticated"),
             ("nats: maximum connections exceeded", "unreachable"),
         ] {
             assert_eq!(Failure::of_server(text).code(), code, "{text}");
+        }
+        let denied = Failure::of_server("nats: Permissions Violation for Publish to \"a.B\"");
+        assert_eq!(denied, Failure::Denied("a.B".to_owned()));
+    }
+
+    #[test]
+    fn only_an_answer_that_may_be_about_the_message_is_taken_for_one() {
+        let of = |code, err_code| {
+            let description = String::new();
+            ApiError { code, err_code, description }.of_message().map(|(_, is_known)| is_known)
+        };
+        assert_eq!((of(400, HEADERS_TOO_LARGE), of(400, 19999)), (Some(true), Some(false)));
+        for (code, err_code) in [(503, STORE_FAILED), (500, 10047), (503, 10008), (400, 10071)] {
+            assert_eq!(of(code, err_code), None, "{err_code}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use async_nats::Client;
 
-use super::api::{StreamInfo, account_info, stream_info};
+use super::api::{Account, StreamInfo, account_info, stream_info};
 use super::config::{NatsConfig, bucket};
 use super::failure::Failure;
 use super::state_key::read;
@@ -12,6 +12,8 @@ use super::state_key::read;
 pub(crate) struct Facts {
     /// The version of the server.
     pub(crate) version: String,
+    /// What the account uses.
+    pub(crate) account: Account,
     /// `None`: it does not exist.
     pub(crate) stream: Option<StreamInfo>,
     /// The stream of the bucket with the state key.
@@ -22,9 +24,9 @@ pub(crate) struct Facts {
 
 /// Reads them.
 pub(crate) async fn inspect(client: &Client, config: &NatsConfig) -> Result<Facts, Failure> {
-    account_info(client).await?;
+    let account = account_info(client).await?;
     let stream = stream_info(client, &config.stream).await?;
     let bucket = stream_info(client, &format!("KV_{}", bucket(&config.stream))).await?;
     let has_state = bucket.is_some() && read(client, config).await?.is_some();
-    Ok(Facts { version: client.server_info().version, stream, bucket, has_state })
+    Ok(Facts { version: client.server_info().version, account, stream, bucket, has_state })
 }

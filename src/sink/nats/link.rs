@@ -7,7 +7,7 @@ use async_nats::{Client, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::{sleep, timeout};
 
-use super::api::acknowledged;
+use super::api::answered;
 use super::batch::{Batch, Sent};
 use super::config::{NatsConfig, NatsSource};
 use super::connection::{Connection, connect};
@@ -26,6 +26,9 @@ const WINDOW_BYTES: usize = 8 << 20;
 
 /// How long the oldest batch may wait for its acknowledgements. Then the connection is opened anew.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long the reason for a gap may take, which came before it over the same connection.
+const DENIAL_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What is there when a connection begins.
 #[derive(Debug, Clone)]
@@ -106,7 +109,7 @@ impl Link for NatsLink {
                     let mut next = Some(ack);
                     while let Some(ack) = next {
                         if let Err(failure) = take(&ack, self, &mut sent) {
-                            return Ended::Failed(failure);
+                            return Ended::Failed(self.cause_of(failure).await);
                         }
                         next = self.acks.next().now_or_never().flatten();
                     }
@@ -127,6 +130,20 @@ impl Link for NatsLink {
                     return Ended::Failed(unanswered(&self.address));
                 }
             }
+        }
+    }
+}
+
+impl NatsLink {
+    /// Why a message was not stored, if it is known only from the ones behind it: the server tells apart
+    /// from its answers that the user may not publish to a subject.
+    async fn cause_of(&self, failure: Failure) -> Failure {
+        if !matches!(failure, Failure::Gap(_)) {
+            return failure;
+        }
+        match timeout(DENIAL_TIMEOUT, self.connection.failed()).await {
+            Ok(denied @ Failure::Denied(_)) => denied,
+            Ok(_) | Err(_) => failure,
         }
     }
 }
@@ -162,7 +179,7 @@ async fn sync(client: &Client, config: &NatsConfig, claim: &str) -> Result<Synce
     let (bytes, from) = own.map_or((payload, "max_payload of the server"), |size| {
         (size, "max_msg_size of the stream")
     });
-    let limits = Limits { bytes, from, subjects: stream.config.subjects };
+    let limits = Limits { bytes, from, subjects: stream.config.subjects, denied: Vec::new() };
     Ok(Synced { writer: entry.writer(), end: stream.state.last_seq, last, limits })
 }
 
@@ -195,7 +212,17 @@ fn take(
     let Some((batch, number)) = sent.iter_mut().find(of).zip(number) else {
         return Err(Failure::Unusable("an acknowledgement of no message has arrived".to_owned()));
     };
-    let stored = acknowledged(ack, &open.stream)?;
+    let stored = match answered(ack, &open.stream)? {
+        Ok(stored) => stored,
+        Err(error) => {
+            let at = usize::try_from(number - batch.sent.first).unwrap_or(usize::MAX);
+            let seq = batch.sent.tally.seqs.get(at).copied();
+            return Err(match error.of_message().zip(seq) {
+                Some(((reason, is_known), seq)) => Failure::Message { seq, is_known, reason },
+                None => error.into(),
+            });
+        }
+    };
     // A duplicate counts: it is there, by an earlier connection of the same walpost.
     if stored.stream != open.stream || stored.seq != number {
         return Err(foreign(&open.stream, stored.seq));

@@ -56,6 +56,9 @@ pub(super) struct Message {
     pub(super) bytes: usize,
 }
 
+/// The size of a message's headers that JetStream stores, in bytes.
+const HEADERS_MAX: usize = 65_535;
+
 /// What a stream takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Limits {
@@ -64,6 +67,8 @@ pub(super) struct Limits {
     pub(super) from: &'static str,
     /// Patterns of its subjects.
     pub(super) subjects: Vec<String>,
+    /// Subjects to which the server has not let the user publish.
+    pub(super) denied: Vec<String>,
 }
 
 /// Where messages go.
@@ -72,6 +77,8 @@ pub(super) struct Target {
     pub(super) stream: String,
     pub(super) template: SubjectTemplate,
     pub(super) dead_letters: String,
+    /// Whether a subject that cannot be published to is waited for.
+    pub(super) waits: bool,
 }
 
 /// The headers of a message, with their size.
@@ -115,13 +122,7 @@ impl Target {
     ) -> Result<Message, Refusal> {
         let other = |reason| Refusal { ground: Ground::Other, may_pass: false, reason };
         let subject = self.subject(record).map_err(other)?;
-        if !limits.subjects.iter().any(|pattern| super::covers(pattern, &subject)) {
-            return Err(other(format!(
-                "stream {} does not take its subject `{subject}`: add it to the subjects of the \
-                 stream (nats stream edit --subjects)",
-                self.stream
-            )));
-        }
+        self.check_subject(&subject, limits)?;
         let mut head = Head { headers: HeaderMap::new(), bytes: HEADERS_BYTES };
         self.own_headers(record, (id, last, &subject), &mut head).map_err(other)?;
         let is_letter = record.topic == self.dead_letters;
@@ -136,10 +137,30 @@ impl Target {
         }
         let payload = record.value.map_or_else(Bytes::new, Bytes::copy_from_slice);
         let bytes = head.bytes + payload.len();
-        match too_large(bytes as u64, limits) {
+        let refusal = headers_too_large(head.bytes).or_else(|| too_large(bytes as u64, limits));
+        match refusal {
             Some(refusal) => Err(refusal),
             None => Ok(Message { seq, subject, headers: head.headers, payload, bytes }),
         }
+    }
+
+    /// Whether the stream has the subject, and the user may publish to it.
+    fn check_subject(&self, subject: &str, limits: &Limits) -> Result<(), Refusal> {
+        let reason = if !limits.subjects.iter().any(|pattern| super::covers(pattern, subject)) {
+            format!(
+                "stream {} does not take its subject `{subject}`: add it to the subjects of the \
+                 stream (nats stream edit --subjects)",
+                self.stream
+            )
+        } else if limits.denied.iter().any(|denied| denied == subject) {
+            format!(
+                "walpost's user may not publish to its subject `{subject}`: allow it in the \
+                 permissions of the user"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Refusal { ground: Ground::MissingTopic, may_pass: false, reason })
     }
 
     /// Dead letters have a subject of their own: the events in them may have no key.
@@ -204,6 +225,16 @@ fn is_line(text: &str) -> bool {
     !text.contains(['\r', '\n']) && text.trim_ascii() == text
 }
 
+/// Why a message with so many bytes of headers cannot be stored.
+fn headers_too_large(bytes: usize) -> Option<Refusal> {
+    let reason = format!(
+        "its headers, with its key, have {bytes} bytes, and NATS accepts {HEADERS_MAX}: shorten them, \
+         or send fewer (record.headers)"
+    );
+    let refusal = Refusal { ground: Ground::Size, may_pass: false, reason };
+    (bytes > HEADERS_MAX).then_some(refusal)
+}
+
 /// Why a message of so many bytes cannot be stored.
 pub(super) fn too_large(bytes: u64, limits: &Limits) -> Option<Refusal> {
     let reason = || {
@@ -230,12 +261,14 @@ pub(super) mod tests {
             stream: "s".to_owned(),
             template: template.parse().expect(template),
             dead_letters: "dead".to_owned(),
+            waits: false,
         }
     }
 
     fn limits() -> Limits {
         let subjects = vec!["shop.>".to_owned(), "dead".to_owned()];
-        Limits { bytes: 400, from: "max_payload", subjects }
+        let denied = vec!["shop.secret".to_owned()];
+        Limits { bytes: 400, from: "max_payload", subjects, denied }
     }
 
     fn record<'a>(topic: &'a str, headers: &[(&'a str, &'a [u8])]) -> Record<'a> {
@@ -254,13 +287,38 @@ pub(super) mod tests {
     }
 
     fn message(template: &str, record: &Record<'_>) -> Result<Message, Refusal> {
-        target(template).message((Seq::new(1), record), "id", (41, Some("di")), &limits())
+        let of = target(template);
+        of.message((Seq::new(1), record), "id", (41, Some("di")), &limits())
+    }
+
+    #[test]
+    fn subject_that_cannot_be_published_to_is_a_missing_topic() {
+        for topic in ["other", "shop.secret"] {
+            let refusal = message("{topic}", &record(topic, &[])).expect_err(topic);
+            assert_eq!(refusal.ground, Ground::MissingTopic, "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn headers_and_key_have_a_limit_of_their_own() {
+        let limits = Limits { bytes: 1 << 20, ..limits() };
+        let of = |length: usize| {
+            let long = vec![b'x'; length];
+            let record = record("shop.order", &[("a", &long)]);
+            let built =
+                target("{topic}").message((Seq::new(1), &record), "id", (41, None), &limits);
+            built.map(|message| message.bytes)
+        };
+        let spare = HEADERS_MAX - of(0).expect("a message") + 1;
+        assert_eq!(of(spare), Ok(HEADERS_MAX + 1), "with a payload of one byte");
+        let refused = of(spare + 1);
+        assert_eq!(refused.map_err(|refusal| refusal.ground), Err(Ground::Size));
     }
 
     /// A record's message as a client reads it.
     pub(in crate::sink) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
         let subjects = vec!["eu.>".to_owned()];
-        let limits = Limits { bytes: 1 << 20, from: "max_payload", subjects };
+        let limits = Limits { bytes: 1 << 20, from: "max_payload", subjects, denied: Vec::new() };
         let target = target("eu.{topic}");
         let message = target.message((Seq::new(1), record), "id", (41, None), &limits)?;
         let mut headers = Vec::new();

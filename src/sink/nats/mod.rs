@@ -48,7 +48,9 @@ pub(crate) use link::nonce;
 pub(crate) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::read_back;
-pub(crate) use state_key::{Entry, KEY, adopt, last_event, open, unfit, write_state};
+pub(crate) use state_key::{
+    Entry, KEY, Last, adopt, last_event, open, read, unfit, usable_stream, write_state,
+};
 pub use stream::NatsSink;
 pub use subject::SubjectTemplate;
 pub(crate) use subject::{check as check_subject, covers};

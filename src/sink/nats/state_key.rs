@@ -93,6 +93,13 @@ impl Entry {
         self.value.state.get()
     }
 
+    /// The position that the stream has only reached, if its last event is before the one that the key
+    /// knows: the server has lost the newest messages of the stream, and not those of the key.
+    pub(crate) fn reached(&self, last: Option<Last>) -> Option<EventPosition> {
+        let (known, last) = self.last().zip(last)?;
+        (last.seq < known.seq).then_some(last.position)
+    }
+
     /// The message of an event that it knows.
     fn last(&self) -> Option<Last> {
         let last = self.value.last.as_ref()?;
@@ -118,12 +125,12 @@ fn subject_of(config: &NatsConfig) -> String {
 }
 
 /// Reads the state key; `None` if it does not exist.
-pub(super) async fn read(client: &Client, config: &NatsConfig) -> Result<Option<Entry>, Failure> {
+pub(crate) async fn read(client: &Client, config: &NatsConfig) -> Result<Option<Entry>, Failure> {
     let found = last_of(client, &stream_of(config), &subject_of(config)).await?;
     // A key that was deleted has a message without data.
     let Some(found) = found.filter(|found| !found.data.is_empty()) else { return Ok(None) };
     let unreadable = |reason: &dyn std::fmt::Display| {
-        Failure::Stream(format!(
+        Failure::Unsupported(format!(
             "the state key {KEY} in the bucket {} has other contents than walpost's: {reason}",
             bucket(&config.stream)
         ))
@@ -136,7 +143,7 @@ pub(super) async fn read(client: &Client, config: &NatsConfig) -> Result<Option<
 }
 
 /// The stream; an error if it cannot be used.
-pub(super) async fn usable_stream(
+pub(crate) async fn usable_stream(
     client: &Client,
     config: &NatsConfig,
 ) -> Result<StreamInfo, Failure> {
@@ -148,7 +155,7 @@ pub(super) async fn usable_stream(
     };
     match unfit(&info) {
         None => Ok(info),
-        Some(why) => Err(Failure::Stream(format!("stream {stream} cannot be used: {why}"))),
+        Some(why) => Err(Failure::Unsupported(format!("stream {stream} cannot be used: {why}"))),
     }
 }
 
@@ -282,22 +289,30 @@ pub(crate) async fn last_event(
     let (name, end, after) = (&config.stream, stream.state.last_seq, entry.value.after);
     let known = entry.last();
     let needed = known.map_or(after, |last| last.seq);
-    if end < needed {
-        return Err(Failure::Stream(format!(
+    let replaced = || {
+        Failure::Stream(format!(
             "stream {name} ends at message {end}, and walpost knows of message {needed}: the stream \
              was deleted, replaced or restored. `walpost adopt --apply` continues behind what it has \
              now"
-        )));
+        ))
+    };
+    if end < after {
+        return Err(replaced());
     }
     if end == after {
-        return Ok(None);
+        return if needed > after { Err(replaced()) } else { Ok(None) };
     }
     match stored(client, name, json!({ "seq": end })).await? {
         Some(found) => {
             let position = found.id.as_deref().and_then(|id| entry.writer().position(id));
-            let position = position.ok_or_else(|| foreign(name, end))?;
-            Ok(Some(Last { seq: end, position }))
+            match position {
+                // It may have lost its newest messages: see `Entry::reached`.
+                Some(position) => Ok(Some(Last { seq: end, position })),
+                None if end < needed => Err(replaced()),
+                None => Err(foreign(name, end)),
+            }
         }
+        None if end < needed => Err(replaced()),
         // It was removed: by its age, or by somebody.
         None if known.is_some_and(|last| last.seq == end) => Ok(known),
         None => Err(Failure::Stream(format!(

@@ -1,7 +1,7 @@
 //! The sink itself: it makes batches of messages, and reports what became of them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::batch::{Batch, Sent};
 use super::claims::Claims;
@@ -11,7 +11,7 @@ use super::link::{NatsLink, Synced};
 use super::message::{Target, too_large};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
-use crate::outlet::{Outlet, ProduceError, Refusal};
+use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::link::{Event, Producer};
@@ -29,6 +29,13 @@ const NATS: Peer = Peer {
 /// The code of the publish-error metric for records that are refused before they are sent.
 const REFUSED: &str = "refused";
 
+/// How long a subject that could not be published to is not tried again: each attempt costs the
+/// connection, and a replay.
+const RETRY_SUBJECT: Duration = Duration::from_secs(10);
+
+/// How many such subjects are remembered.
+const DENIED_MAX: usize = 64;
+
 /// A stream of JetStream.
 pub struct NatsSink {
     target: Target,
@@ -37,6 +44,8 @@ pub struct NatsSink {
     chain: Option<Chain>,
     /// The highest sequence number that was acknowledged in this process.
     acknowledged: u64,
+    /// Subjects to which the server has not let the user publish, and since when.
+    denied: Vec<(String, Instant)>,
 }
 
 /// What is there, and what was sent, over the current connection.
@@ -65,12 +74,13 @@ impl NatsSink {
             stream: config.stream.clone(),
             template: config.subject.clone(),
             dead_letters: config.dead_letters.clone(),
+            waits: config.waits,
         };
         Ok(Self::over(target, claims, Producer::new(source, metrics)?))
     }
 
     fn over(target: Target, claims: Claims, producer: Producer<NatsLink>) -> Self {
-        Self { target, claims, producer, chain: None, acknowledged: 0 }
+        Self { target, claims, producer, chain: None, acknowledged: 0, denied: Vec::new() }
     }
 
     /// Asks for a connection under the current claim, once.
@@ -93,7 +103,7 @@ impl NatsSink {
         }
     }
 
-    fn synced(&mut self, synced: Synced) {
+    fn synced(&mut self, mut synced: Synced) {
         if synced.end < self.acknowledged {
             self.producer.conditions.push(Condition::Regressed(format!(
                 "stream {} ends at message {}, and NATS has acknowledged {}",
@@ -105,6 +115,8 @@ impl NatsSink {
         self.acknowledged = synced.end;
         self.claims.set_last(synced.last);
         let position = synced.last.map(|last| last.position);
+        self.denied.retain(|(_, since)| since.elapsed() < RETRY_SUBJECT);
+        synced.limits.denied = self.denied.iter().map(|(subject, _)| subject.clone()).collect();
         self.chain = Some(Chain { tail: synced.end, position, previous: None, version, synced });
     }
 
@@ -119,6 +131,22 @@ impl NatsSink {
         let is_idle = self.producer.in_flight == 0;
         self.chain = None;
         self.producer.asked();
+        match failure {
+            Failure::Denied(subject) => {
+                self.denied.truncate(DENIED_MAX - 1);
+                self.denied.insert(0, (subject.clone(), Instant::now()));
+            }
+            Failure::Message { seq, is_known, reason } => {
+                let refusal = |ground| Refusal { ground, may_pass: false, reason: reason.clone() };
+                let outcome = if *is_known {
+                    Outcome::Refused(refusal(Ground::Size))
+                } else {
+                    Outcome::Suspect(refusal(Ground::Other))
+                };
+                self.producer.reports.push(Report::new(*seq, outcome));
+            }
+            _ => {}
+        }
         if *failure == Failure::Fenced {
             self.claims.set(None);
         } else if is_idle {
@@ -169,7 +197,13 @@ impl Outlet for NatsSink {
         let message = match built {
             Ok(message) => message,
             Err(refusal) => {
-                return Err(ProduceError::Refused(self.refused(record.topic, refusal)));
+                let refusal = self.refused(record.topic, refusal);
+                // Its policy is to wait: the core names the event, and tries again.
+                let is_suspect = refusal.ground == Ground::MissingTopic
+                    && (self.target.waits || record.topic == self.target.dead_letters);
+                let refused =
+                    if is_suspect { ProduceError::Suspect } else { ProduceError::Refused };
+                return Err(refused(refusal));
             }
         };
         let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
@@ -184,6 +218,11 @@ impl Outlet for NatsSink {
         }
         crate::crash_points::point!("produced");
         Ok(())
+    }
+
+    /// One order for all: a message that is stored before an earlier one makes that one count as stored.
+    fn lane(&self, _record: &Record<'_>) -> Option<u64> {
+        None
     }
 
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
@@ -253,6 +292,7 @@ mod tests {
             stream: "s".to_owned(),
             template: "{topic}".parse().expect("a template"),
             dead_letters: "dead".to_owned(),
+            waits: false,
         };
         (NatsSink::over(target, Claims::default(), producer), received)
     }
@@ -262,8 +302,12 @@ mod tests {
     }
 
     fn produce(sink: &mut NatsSink, lsn: u64) -> Result<(), ProduceError> {
+        produce_to(sink, lsn, "t")
+    }
+
+    fn produce_to(sink: &mut NatsSink, lsn: u64, topic: &str) -> Result<(), ProduceError> {
         let record = Record {
-            topic: "t",
+            topic,
             partition: None,
             key: None,
             value: Some(b"v"),
@@ -275,7 +319,8 @@ mod tests {
 
     fn synced(sink: &mut NatsSink, end: u64, last: Option<u64>) {
         let last = last.map(|lsn| Last { seq: end, position: at(lsn) });
-        let limits = Limits { bytes: 999, from: "max_payload", subjects: vec![">".to_owned()] };
+        let (subjects, denied) = (vec![">".to_owned()], Vec::new());
+        let limits = Limits { bytes: 999, from: "max_payload", subjects, denied };
         let writer = Writer::new("o", 1);
         let synced = Synced { writer, end, last, limits };
         sink.producer.happened(Event::Synced(synced));
@@ -318,6 +363,49 @@ mod tests {
         assert_eq!((batch.sent.tally.seqs, batch.sent.first), (vec![Seq::new(2)], 42));
         let expected = batch.messages[0].headers.get("Nats-Expected-Last-Sequence");
         assert_eq!(expected.map(async_nats::HeaderValue::as_str), Some("41"));
+    }
+
+    fn opened() -> NatsSink {
+        let (mut sink, _) = sink();
+        sink.claims.set(Some("c".to_owned()));
+        sink.take_conditions();
+        synced(&mut sink, 40, None);
+        sink
+    }
+
+    /// Nothing may be published before a refused event, so there are no lanes.
+    #[test]
+    fn message_that_is_refused_for_an_unknown_reason_is_a_suspect() {
+        for is_known in [true, false] {
+            let mut sink = opened();
+            assert_eq!(produce(&mut sink, 1), Ok(()));
+            let (seq, reason) = (Seq::new(1), "because".to_owned());
+            sink.producer.happened(Event::Failed(Failure::Message { seq, is_known, reason }));
+            let mut reports = Vec::new();
+            sink.take_reports(&mut reports);
+            let outcomes: Vec<_> = reports.into_iter().map(|report| report.outcome).collect();
+            match outcomes.as_slice() {
+                [Outcome::Refused(refusal)] if is_known => assert_eq!(refusal.reason, "because"),
+                [Outcome::Suspect(refusal)] if !is_known => assert_eq!(refusal.reason, "because"),
+                _ => panic!("{outcomes:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn subject_that_cannot_be_published_to_is_for_the_core_if_its_policy_is_to_wait() {
+        for waits in [true, false] {
+            let mut sink = opened();
+            sink.target.waits = waits;
+            sink.chain.as_mut().expect("open").synced.limits.subjects = vec!["t".to_owned()];
+            let refused = produce_to(&mut sink, 1, "other");
+            let is_suspect = matches!(&refused, Err(ProduceError::Suspect(_)));
+            assert_eq!(is_suspect, waits, "{refused:?}");
+            // A halt would not help a dead letter.
+            let letter = produce_to(&mut sink, 1, "dead");
+            assert!(matches!(&letter, Err(ProduceError::Suspect(_))), "{letter:?}");
+            assert_eq!(produce(&mut sink, 1), Ok(()), "nothing was sent before it");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use redis::{ErrorKind, RedisError};
 
+use crate::ledger::Seq;
 use crate::sink::link::Failing;
 use crate::sink::{Condition, Fault};
 
@@ -32,6 +33,18 @@ pub(crate) enum Failure {
         /// The server's answer.
         reply: String,
     },
+    /// It does not add this entry, and answers that it is because of the entry, or something unknown.
+    #[error("{reason}")]
+    Entry {
+        /// Its number in the batch.
+        number: usize,
+        /// The production, once that is known.
+        seq: Option<Seq>,
+        /// Whether it is known to be because of the entry.
+        is_known: bool,
+        /// The answer.
+        reason: String,
+    },
     /// It cannot be used with walpost at all.
     #[error("{0}")]
     Unsupported(String),
@@ -41,7 +54,7 @@ pub(crate) enum Failure {
     /// Another walpost holds the slot, or the state key is gone.
     #[error("another walpost has taken over the stream, or its state key was deleted")]
     Fenced,
-    /// An operator has to see to the stream.
+    /// The stream has other contents than walpost's entries: an operator must decide.
     #[error("{0}")]
     Stream(String),
 }
@@ -54,6 +67,7 @@ impl Failing for Failure {
             Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
             Self::Unauthorized(reason)
             | Self::Unusable(reason)
+            | Self::Entry { reason, .. }
             | Self::TooLarge { reply: reason, .. }
             | Self::Unsupported(reason) => Condition::Stalled { reason, fault: Fault::Brokers },
             Self::Fenced | Self::Superseded | Self::Stream(_) => return None,
@@ -79,6 +93,16 @@ impl Failure {
         Self::of_code(code, detail)
     }
 
+    /// From the error reply to the entry with this number.
+    pub(super) fn of_entry(text: &str, number: usize) -> Self {
+        // All errors without a code of their own have this one.
+        if !text.starts_with("ERR ") {
+            return Self::of_reply(text);
+        }
+        let is_known = text.contains("too large to be stored");
+        Self::Entry { number, seq: None, is_known, reason: text.to_owned() }
+    }
+
     fn of_code(code: &str, detail: &str) -> Self {
         let reply = format!("{code} {detail}");
         let with = |fix: &str| format!("{reply} ({fix})");
@@ -98,7 +122,7 @@ impl Failure {
             "MISCONF" => {
                 Self::Unusable(with("see Redis' log: it cannot write its data to the disk"))
             }
-            "WRONGTYPE" => Self::Stream(with(
+            "WRONGTYPE" => Self::Unsupported(with(
                 "the key of redis.stream, or of the dead letters, is not a stream",
             )),
             _ => Self::Unusable(reply),
@@ -140,6 +164,11 @@ mod tests {
         assert!(
             matches!(cluster, Failure::Unsupported(reason) if reason.contains("not supported"))
         );
+        let entry = Failure::of_entry("ERR Elements are too large to be stored", 3);
+        assert!(matches!(entry, Failure::Entry { number: 3, is_known: true, .. }), "{entry:?}");
+        let unknown = Failure::of_entry("ERR something new", 0);
+        assert!(matches!(unknown, Failure::Entry { is_known: false, .. }), "{unknown:?}");
+        assert!(matches!(Failure::of_entry("OOM x", 0), Failure::Unusable(_)));
         let large = Failure::of_reply("ERR Protocol error: invalid bulk length").of_values(7);
         assert!(matches!(large, Failure::TooLarge { bytes: 7, .. }), "{large:?}");
     }

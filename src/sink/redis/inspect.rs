@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::config::{RedisConfig, owner_key};
 use super::connection::{Connection, Greeting};
 use super::failure::Failure;
+use super::script::accepts_writes;
 
 /// What a server reports of itself and of the stream. What the user may not read is the reason.
 #[derive(Debug, Clone)]
@@ -16,6 +17,10 @@ pub(crate) struct ServerFacts {
     pub(crate) has_state: bool,
     /// The type of the stream's key: `stream`, or `none` if it does not exist.
     pub(crate) kind: Result<String, String>,
+    /// The same of the dead letters' key.
+    pub(crate) kind_of_letters: Result<String, String>,
+    /// Why it refuses writes.
+    pub(crate) writes: Result<(), Failure>,
 }
 
 impl ServerFacts {
@@ -56,12 +61,16 @@ pub(crate) async fn inspect(
     }
     let kind = redis::cmd("TYPE").arg(&config.stream).query_async::<String>(client).await;
     let kind = permitted(kind)?;
+    let letters = redis::cmd("TYPE").arg(&config.dead_letters).query_async::<String>(client).await;
+    let kind_of_letters = permitted(letters)?;
+    let writes = accepts_writes(client).await;
     // By a command that `run` needs too.
     let mut owner = redis::cmd("HGET");
     owner.arg(owner_key(&config.stream)).arg("owner");
     let owner: Option<String> = owner.query_async(client).await?;
     let greeting = connection.greeting.clone();
-    Ok(ServerFacts { greeting, info, settings, has_state: owner.is_some(), kind })
+    let has_state = owner.is_some();
+    Ok(ServerFacts { greeting, info, settings, has_state, kind, kind_of_letters, writes })
 }
 
 /// Whether writes to the log are not synced while it is rewritten.

@@ -89,7 +89,7 @@ impl Link for RedisLink {
                 biased;
                 Some((batch, outcome)) = sent.next(), if !sent.is_empty() => {
                     if let Err(failure) = outcome {
-                        return Ended::Failed(failure.of_values(batch.largest));
+                        return Ended::Failed(of_batch(failure, &batch));
                     }
                     progress = Instant::now();
                     session.done(batch);
@@ -164,6 +164,17 @@ fn send(mut client: MultiplexedConnection, batch: Batch, config: &RedisConfig) -
         };
         (batch, outcome)
     })
+}
+
+/// The failure as the answer to this batch.
+fn of_batch(failure: Failure, batch: &Batch) -> Failure {
+    match failure {
+        Failure::Entry { number, is_known, reason, .. } => {
+            let seq = batch.tally.seqs.get(number).copied();
+            Failure::Entry { number, seq, is_known, reason }
+        }
+        other => other.of_values(batch.largest),
+    }
 }
 
 /// Waits until enough replicas have everything that this connection has written.

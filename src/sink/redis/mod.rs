@@ -25,6 +25,7 @@ mod inspect;
 mod link;
 mod script;
 mod streams;
+mod synced;
 mod url;
 
 pub(crate) use batch::NAMES;
@@ -40,4 +41,5 @@ pub(crate) use inspect::{REWRITE, ServerFacts, inspect};
 pub(crate) use link::{lacks_replicas, ping};
 pub(crate) use script::{Opened, adopt, open, write_state};
 pub use streams::RedisSink;
+pub(crate) use synced::Synced;
 pub use url::RedisUrl;

@@ -29,6 +29,11 @@ use super::config::{RedisConfig, owner_key};
 use super::entry_id::EntryId;
 use super::failure::Failure;
 
+/// Does nothing. A server that refuses writes refuses it too, since its shebang has no flag
+/// `no-writes` (<https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags>).
+const WRITES: &str = "#!lua
+return 1";
+
 /// The last id of a stream; the empty text if it does not exist.
 const TOP: &str = "
 local function top(key)
@@ -54,15 +59,17 @@ local function less(a, b)
 end
 ";
 
-/// KEYS: stream, state key. ARGV: owner, claim.
+/// KEYS: stream, state key. ARGV: owner, claim. With an empty claim it only reads.
 const OPEN: &str = "
 local owner = redis.call('HGET', KEYS[2], 'owner')
 local found = top(KEYS[1])
 if type(found) == 'table' then return found end
 if not owner then return {'none', found, '', '', '', ''} end
 if owner ~= ARGV[1] then return {owner, found, '', '', '', ''} end
-redis.call('HSET', KEYS[2], 'claim', ARGV[2])
-redis.call('HDEL', KEYS[2], 'writer', 'serial')
+if ARGV[2] ~= '' then
+  redis.call('HSET', KEYS[2], 'claim', ARGV[2])
+  redis.call('HDEL', KEYS[2], 'writer', 'serial')
+end
 local h = redis.call('HMGET', KEYS[2], 'generation', 'last', 'top', 'state')
 return {'ok', found, h[1] or '', h[2] or '', h[3] or '', h[4] or ''}
 ";
@@ -218,18 +225,25 @@ fn gone(stream: &str) -> Failure {
     ))
 }
 
-/// Opens the state key with this claim.
+/// Whether the server accepts writes: not if its memory is full, if it is a replica or has too few,
+/// or if it cannot write to its disk.
+pub(super) async fn accepts_writes(client: &mut MultiplexedConnection) -> Result<(), Failure> {
+    let answer = redis::cmd("EVAL").arg(WRITES).arg(0).query_async::<Value>(client).await;
+    Ok(answer.map(drop)?)
+}
+
+/// Opens the state key with this claim; `None`: reads it.
 pub(crate) async fn open(
     client: &mut MultiplexedConnection,
     config: &RedisConfig,
     owner: &str,
-    claim: &str,
+    claim: Option<&str>,
 ) -> Result<Opened, Failure> {
     let [kind, found, generation, last, top, state]: [String; 6] = SCRIPTS[0]
         .key(&config.stream)
         .key(owner_key(&config.stream))
         .arg(owner)
-        .arg(claim)
+        .arg(claim.unwrap_or_default())
         .invoke_async::<Vec<String>>(client)
         .await?
         .try_into()
@@ -344,7 +358,7 @@ pub(super) fn added(reply: &Value, count: usize, stream: &str) -> Result<(), Fai
         ["top", found, top] => moved(stream, found, top),
         ["gone"] => gone(stream),
         [""] => unexpected(),
-        [reply] => Failure::of_reply(reply),
+        [reply] => Failure::of_entry(reply, usize::try_from(*added).unwrap_or_default()),
         _ => unexpected(),
     })
 }
@@ -364,7 +378,9 @@ fn parsed(generation: &str, last: &str, top: &str) -> Result<(u8, EntryId, Entry
     let fields = (generation.parse().ok(), EntryId::from_text(last), EntryId::from_text(top));
     match fields {
         (Some(generation), Some(last), Some(top)) if generation > 0 => Ok((generation, last, top)),
-        _ => Err(Failure::Stream("the state key has other contents than walpost's".to_owned())),
+        _ => {
+            Err(Failure::Unsupported("the state key has other contents than walpost's".to_owned()))
+        }
     }
 }
 

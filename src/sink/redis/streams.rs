@@ -30,6 +30,10 @@ const REDIS: Peer = Peer {
 /// The size of a value that Redis accepts by default, in bytes: `proto-max-bulk-len`.
 const VALUE_MAX: u64 = 512 << 20;
 
+/// The size of an entry that Redis stores, in bytes: `STREAM_LISTPACK_MAX_SIZE`, less what names and
+/// lengths take.
+const ENTRY_MAX: u64 = (1 << 30) - (1 << 20);
+
 /// The code of the publish-error metric for records that are refused before they are sent.
 const REFUSED: &str = "refused";
 
@@ -123,6 +127,15 @@ impl RedisSink {
         let is_idle = self.producer.in_flight == 0;
         let version = self.chain.take().map(|chain| chain.version);
         let version = self.producer.asked().or(version);
+        if let Failure::Entry { seq: Some(seq), is_known, reason, .. } = failure {
+            let refusal = |ground| Refusal { ground, may_pass: false, reason: reason.clone() };
+            let outcome = if *is_known {
+                Outcome::Refused(refusal(Ground::Size))
+            } else {
+                Outcome::Suspect(refusal(Ground::Other))
+            };
+            self.producer.reports.push(Report::new(*seq, outcome));
+        }
         match failure {
             Failure::Fenced | Failure::Superseded => {
                 if let Some(version) = version {
@@ -158,8 +171,14 @@ impl RedisSink {
     }
 
     /// Why a record cannot be an entry.
-    fn refusal(&self, bytes: u64, fields: usize) -> Option<Refusal> {
-        let reason = if bytes > self.value_max {
+    fn refusal(&self, (bytes, total): (u64, u64), fields: usize) -> Option<Refusal> {
+        let is_large = bytes > self.value_max || total > ENTRY_MAX;
+        let reason = if total > ENTRY_MAX {
+            format!(
+                "an entry of {total} bytes is larger than Redis stores (at most {ENTRY_MAX}): publish \
+                 smaller events"
+            )
+        } else if bytes > self.value_max {
             format!(
                 "a value of {bytes} bytes is larger than Redis accepts (at most {}): raise \
                  proto-max-bulk-len, up to 512 MB, or publish smaller events",
@@ -172,7 +191,7 @@ impl RedisSink {
         } else {
             return None;
         };
-        let ground = if bytes > self.value_max { Ground::Size } else { Ground::Other };
+        let ground = if is_large { Ground::Size } else { Ground::Other };
         Some(Refusal { ground, may_pass: false, reason })
     }
 }
@@ -184,6 +203,7 @@ fn code_of(failure: &Failure) -> &'static str {
         Failure::Unauthenticated(_) => "unauthenticated",
         Failure::Unauthorized(_) => "unauthorized",
         Failure::Unusable(_) | Failure::TooLarge { .. } => "unusable",
+        Failure::Entry { .. } => "entry",
         Failure::Unsupported(_) => "unsupported",
         Failure::Superseded => "superseded",
         Failure::Fenced => "fenced",
@@ -214,8 +234,8 @@ impl Outlet for RedisSink {
         if id <= chain.tail {
             return Err(ProduceError::Broken(format!("{position} came after a later event")));
         }
-        let (bytes, fields) = (largest(record), fields(record));
-        if let Some(refusal) = self.refusal(bytes, fields) {
+        let bytes = (largest(record), record.bytes() as u64);
+        if let Some(refusal) = self.refusal(bytes, fields(record)) {
             self.producer.metrics.publish_error(record.topic, REFUSED);
             return Err(ProduceError::Refused(refusal));
         }
@@ -233,6 +253,11 @@ impl Outlet for RedisSink {
         }
         crate::crash_points::point!("produced");
         Ok(())
+    }
+
+    /// One order for all: an entry that is added before an earlier one makes that one count as added.
+    fn lane(&self, _record: &Record<'_>) -> Option<u64> {
+        None
     }
 }
 
@@ -354,6 +379,29 @@ mod tests {
         assert_eq!(seqs, [Seq::new(1)]);
         let Ok(Order::Send { batch, .. }) = received.try_recv() else { panic!("the second") };
         assert_eq!(batch.tally.seqs, [Seq::new(2)]);
+    }
+
+    /// Nothing may be added before a refused event, so there are no lanes.
+    #[test]
+    fn entry_that_is_refused_for_an_unknown_reason_is_a_suspect() {
+        for is_known in [true, false] {
+            let (mut sink, _received) = sink();
+            sink.claims.set("c".to_owned());
+            sink.take_conditions();
+            synced(&mut sink, EntryId::default());
+            assert_eq!(produce(&mut sink, 1), Ok(()));
+            let (seq, reason) = (Some(Seq::new(1)), "because".to_owned());
+            let failure = Failure::Entry { number: 0, seq, is_known, reason };
+            sink.producer.happened(Event::Failed(failure));
+            let mut reports = Vec::new();
+            sink.take_reports(&mut reports);
+            let outcomes: Vec<_> = reports.into_iter().map(|report| report.outcome).collect();
+            match outcomes.as_slice() {
+                [Outcome::Refused(refusal)] if is_known => assert_eq!(refusal.reason, "because"),
+                [Outcome::Suspect(refusal)] if !is_known => assert_eq!(refusal.reason, "because"),
+                _ => panic!("{outcomes:?}"),
+            }
+        }
     }
 
     #[test]

@@ -134,7 +134,12 @@ impl Destination {
 
     /// Variables of walpost besides.
     pub fn variables(&self) -> &'static [(&'static str, &'static str)] {
-        if matches!(self, Self::Sqs(_)) { &AWS } else { &[] }
+        match self {
+            Self::Sqs(_) => &AWS,
+            // It syncs each write.
+            Self::Nats(_) => &[("WALPOST_NATS_SYNC_INTERVAL", "0s")],
+            Self::Redis(_) | Self::RabbitMq(_) | Self::Http(_) => &[],
+        }
     }
 
     /// Whether it keeps walpost's position, which `walpost adopt` begins.

@@ -3,7 +3,7 @@
 //! It syncs each write to its log unless the test says otherwise, so that what it has acknowledged
 //! survives a kill.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -134,6 +134,15 @@ impl Redis {
     pub async fn start_again(&self) {
         self.launch().unwrap_or_else(|error| panic!("{error}"));
         self.ready().await.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// The file to which it appends its writes.
+    pub fn log_file(&self) -> PathBuf {
+        let directory = self.server.directory().join("data/appendonlydir");
+        let files = std::fs::read_dir(directory).expect("it appends to a log");
+        let mut paths = files.map(|file| file.expect("a file").path());
+        let is_appended = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+        paths.find(is_appended).expect("a file that is appended to")
     }
 
     /// Removes its data; it must not run.

@@ -91,6 +91,50 @@ async fn check_finds_what_would_lose_messages() {
     has(&codes(&fixture, &[]).await, "error", "nats_unreachable");
 }
 
+/// What `run` finds before it publishes, `check` finds too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_finds_each_state_in_which_run_does_not_start() {
+    let fixture = NatsFixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.insert(3, 3).await;
+    fixture.assert_exact().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    has(&codes(&fixture, &[]).await, "ok", "nats_stream");
+    let refused = async |code: &str, exit: i32| {
+        has(&codes(&fixture, &[]).await, "error", code);
+        let (ended, said) = fixture.ended("run", &[]).await;
+        assert_eq!(ended, Some(exit), "{said}");
+    };
+    fixture.nats.publish("outbox.event.order", "foreign").await;
+    refused("nats_state", 3).await;
+    fixture.nats.api(&format!("STREAM.DELETE.{STREAM}"), &Value::Null).await;
+    has(&codes(&fixture, &[]).await, "error", "nats_stream_missing");
+    fixture.nats.add_stream(STREAM, SUBJECTS, &json!({})).await;
+    refused("nats_state", 3).await;
+    fixture.adopt().await;
+    has(&codes(&fixture, &[]).await, "ok", "nats_stream");
+    let advance = "SELECT pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
+    fixture.inner.postgres.execute("SELECT pg_logical_emit_message(true, 'other', 'x')").await;
+    fixture.inner.postgres.execute(advance).await;
+    refused("nats_position", 3).await;
+    fixture.adopt().await;
+    let key = fixture.nats.messages("KV_walpost_orders").await.pop().expect("the state key");
+    let mut value: Value = serde_json::from_slice(&key.payload).expect("JSON");
+    let owner = std::mem::replace(&mut value["owner"], "other".into());
+    fixture.nats.publish(&key.subject, &value.to_string()).await;
+    refused("nats_state", 78).await;
+    value["owner"] = owner;
+    fixture.nats.publish(&key.subject, &value.to_string()).await;
+    let walpost = fixture.run().await;
+    fixture.insert(3, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    let full = json!({ "max_msgs": 3, "discard": "new" });
+    fixture.nats.edit_stream(STREAM, SUBJECTS, &full).await;
+    has(&codes(&fixture, &[]).await, "error", "nats_full");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn endpoints_name_nats() {
     let fixture = NatsFixture::new().await;

@@ -1,7 +1,8 @@
 //! NATS loses what it has acknowledged: walpost says so, and publishes again what PostgreSQL has.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
 use walpost_bed::writer::Writer;
@@ -95,6 +96,72 @@ async fn restored_server_is_refused_whatever_was_published_last() {
     fixture.nats.add_stream(STREAM, SUBJECTS, &serde_json::json!({})).await;
     fixture.adopt().await;
     restored::is_refused(&fixture, async || fixture.nats.messages(STREAM).await.len()).await;
+}
+
+/// What a machine that crashes has not synced is published again: PostgreSQL still has it. The server
+/// loses the newest messages of the stream with the key, or without; and the machine is down for longer
+/// than a sync would have taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_were_not_synced_are_published_again_after_a_crash() {
+    let both = &["KV_walpost_orders", STREAM][..];
+    for (parts, interval, down) in [(both, "2min", 0), (&[STREAM][..], "2min", 0), (both, "5s", 8)]
+    {
+        let fixture = NatsFixture::new().await;
+        let run = || fixture.command("run").env("WALPOST_NATS_SYNC_INTERVAL", interval);
+        let walpost = run().start();
+        fixture.insert(50, 5).await;
+        stored(&fixture, 50).await;
+        snapshot(&fixture).await;
+        fixture.insert(50, 5).await;
+        stored(&fixture, 100).await;
+        state_is_written(&fixture).await;
+        fixture.nats.kill9().await;
+        tokio::time::sleep(Duration::from_secs(down)).await;
+        for part in parts {
+            let stream = |data: PathBuf| data.join("jetstream/$G/streams").join(part);
+            std::fs::remove_dir_all(stream(fixture.nats.data())).expect("it can be removed");
+            let kept = stream(fixture.nats.data().with_extension("kept"));
+            copy(&kept, &stream(fixture.nats.data()));
+        }
+        fixture.nats.start_again().await;
+        assert_eq!(fixture.nats.last_sequence(STREAM).await, 50);
+        let (code, said) = ended(&walpost).await;
+        assert_ne!(code, Some(3), "{said}");
+        let walpost = run().start();
+        stored(&fixture, 100).await;
+        fixture.judge().await.assert_exact();
+        stop(walpost).await;
+    }
+}
+
+/// The run ends once its position is confirmed, which waits until it cannot be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_until_a_position_ends_once_that_is_kept() {
+    let fixture = NatsFixture::new().await;
+    fixture.insert(50, 5).await;
+    let run = fixture.command("run").args(["--until", "current"]);
+    let walpost = run.env("WALPOST_NATS_SYNC_INTERVAL", "2s").start();
+    let (code, said) = ended(&walpost).await;
+    assert_eq!(code, Some(0), "{said}");
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    fixture.judge().await.assert_exact();
+}
+
+async fn stored(fixture: &NatsFixture, sequence: u64) {
+    eventually(LONG_TIMEOUT, "all are there", async || {
+        fixture.nats.last_sequence(STREAM).await == sequence
+    })
+    .await;
+}
+
+/// The state key knows the stream's last message, and PostgreSQL has not been told yet.
+async fn state_is_written(fixture: &NatsFixture) {
+    eventually(SHORT_TIMEOUT, "the position is written", async || {
+        let key = fixture.nats.messages("KV_walpost_orders").await.pop().expect("the state key");
+        let value: serde_json::Value = serde_json::from_slice(&key.payload).expect("JSON");
+        value["last"]["seq"] == 100
+    })
+    .await;
 }
 
 /// Synced every two minutes: what a killed process has acknowledged is in the kernel.

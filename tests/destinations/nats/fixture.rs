@@ -12,6 +12,10 @@ pub const STREAM: &str = "orders";
 /// Its subjects.
 pub const SUBJECTS: &[&str] = &["outbox.>", "walpost.dead-letter", "orders.>"];
 
+/// What is acknowledged is confirmed at once: it is lost only by what a test does to the server's files.
+const VARIABLES: &[(&str, &str)] =
+    &[("WALPOST_NATS_STREAM", STREAM), ("WALPOST_NATS_SYNC_INTERVAL", "0s")];
+
 pub struct NatsFixture {
     pub nats: Nats,
     sink: SinkFixture,
@@ -51,9 +55,7 @@ impl NatsFixture {
 
     /// The same on this server.
     pub async fn over(postgres: Postgres, nats: Nats) -> Self {
-        let sink =
-            SinkFixture::over(postgres, "nats", nats.url(), &[("WALPOST_NATS_STREAM", STREAM)])
-                .await;
+        let sink = SinkFixture::over(postgres, "nats", nats.url(), VARIABLES).await;
         Self { nats, sink }
     }
 

@@ -10,7 +10,7 @@ use crate::promise::Promise;
 async fn refused(fixture: &NatsFixture, part: &str) -> String {
     let before = fixture.nats.last_sequence(STREAM).await;
     let (code, said) = fixture.ended("run", &[]).await;
-    assert_ne!(code, Some(0), "{said}");
+    assert_eq!(code, Some(3), "{said}");
     assert!(said.contains(part), "{said}");
     assert_eq!(fixture.nats.last_sequence(STREAM).await, before, "something was published");
     said

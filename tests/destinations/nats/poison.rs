@@ -10,7 +10,7 @@ use crate::promise::Promise;
 const DEAD: &str = "orders.dead";
 
 /// Events that NATS cannot have, with the cause and a part of the reason of each.
-const CAUSES: [(&str, &str, &str); 5] = [
+const CAUSES: [(&str, &str, &str); 7] = [
     (
         "(aggregate_type, aggregate_id, event_type, headers) \
          VALUES ('order', 'k', 'bad', '{\"a\": \"x\\ny\"}')",
@@ -38,6 +38,17 @@ const CAUSES: [(&str, &str, &str); 5] = [
          VALUES ('order', 'k', 'bad', to_jsonb(repeat('x', 300000)))",
         "too_large",
         "max_msg_size of the stream",
+    ),
+    (
+        "(aggregate_type, aggregate_id, event_type, headers) \
+         VALUES ('order', 'k', 'bad', jsonb_build_object('a', repeat('x', 66000)))",
+        "too_large",
+        "its headers, with its key, have",
+    ),
+    (
+        "(aggregate_type, aggregate_id, event_type) VALUES ('order', repeat('k', 66000), 'bad')",
+        "too_large",
+        "its headers, with its key, have",
     ),
 ];
 
@@ -80,8 +91,8 @@ async fn policy_skip_delivers_the_others() {
     let fixture = staged("skip", &CAUSES.map(|(sql, _, _)| sql)).await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!(types(&fixture.records().await), ["placed"; 18]);
-    assert_eq!(fixture.nats.last_sequence(STREAM).await, 18);
+    assert_eq!(types(&fixture.records().await), ["placed"; 24]);
+    assert_eq!(fixture.nats.last_sequence(STREAM).await, 24);
     stop(walpost).await;
 }
 
@@ -109,8 +120,9 @@ async fn dead_letters_are_in_the_stream_once_also_under_kills() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subject_that_the_stream_does_not_have_is_named() {
-    let fixture = NatsFixture::new().await;
+async fn subject_that_the_stream_does_not_have_is_named_and_waited_for() {
+    let toml = "[poison]\nmissing_topic = 'halt'\n";
+    let fixture = NatsFixture::new().await.configured(toml);
     fixture.nats.edit_stream(STREAM, &["outbox.event.order"], &json!({})).await;
     let sql = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
                VALUES ('other', 'k', 'placed')";
@@ -118,8 +130,12 @@ async fn subject_that_the_stream_does_not_have_is_named() {
     let (code, said) = fixture.ended("run", &[]).await;
     assert_eq!(code, Some(4), "{said}");
     assert!(said.contains("does not take its subject `outbox.event.other`"), "{said}");
-    fixture.nats.edit_stream(STREAM, SUBJECTS, &json!({})).await;
+    let fixture = fixture.configured("");
     let walpost = fixture.run().await;
+    let line = walpost.await_line("does not take its subject", LONG_TIMEOUT).await;
+    assert!(line.contains("trying again until it can be delivered"), "{line}");
+    assert!(line.contains("`outbox.event.other`"), "{line}");
+    fixture.nats.edit_stream(STREAM, SUBJECTS, &json!({})).await;
     fixture.assert_exact().await;
     stop(walpost).await;
 }

@@ -96,17 +96,48 @@ async fn user_with_the_documented_rights_is_enough_and_its_password_is_never_sho
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn right_that_is_missing_is_named() {
-    let permissions = PERMISSIONS.replace("\"outbox.>\", ", "");
-    let user = format!("{{ user: walpost, password: s3cret, permissions: {permissions} }}");
-    let mut fixture = with_users(&user).await;
+async fn subject_that_walposts_user_may_not_publish_to_is_waited_for() {
+    let mut fixture = with_users(&limited_user()).await;
     fixture.url = format!("nats://walpost:s3cret@{}", address(&fixture));
     fixture.adopt().await;
     let walpost = fixture.run().await;
-    fixture.insert(1, 1).await;
-    let line = walpost.await_line("Permissions Violation", LONG_TIMEOUT).await;
-    assert!(line.contains("outbox.event.order"), "{line}");
-    walpost.kill9().await;
+    fixture.insert(3, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.inner.postgres.execute(OF_ANOTHER).await;
+    fixture.insert(3, 3).await;
+    let line = walpost.await_line("trying again until it can be delivered", LONG_TIMEOUT).await;
+    assert!(line.contains("user may not publish to its subject `outbox.event.other`"), "{line}");
+    let user = format!("{{ user: walpost, password: s3cret, permissions: {PERMISSIONS} }}");
+    fixture.nats.reload(&format!("authorization {{ users = [ {BED}, {user} ] }}"));
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+/// The row does not stop those behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subject_that_walposts_user_may_not_publish_to_takes_its_policy() {
+    let fixture = with_users(&limited_user()).await;
+    let mut fixture = fixture.configured("[poison]\nmissing_topic = 'skip'\n");
+    fixture.url = format!("nats://walpost:s3cret@{}", address(&fixture));
+    fixture.adopt().await;
+    fixture.inner.postgres.execute(OF_ANOTHER).await;
+    fixture.insert(3, 3).await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    let records = fixture.records().await;
+    assert!(records.iter().all(|record| record.topic == "outbox.event.order"), "{records:?}");
+    assert_eq!(records.len(), 3);
+    stop(walpost).await;
+}
+
+/// A row whose subject the limited user may not publish to.
+const OF_ANOTHER: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
+                          VALUES ('other', 'k', 'placed')";
+
+/// A user that may publish events of one type.
+fn limited_user() -> String {
+    let permissions = PERMISSIONS.replace("\"outbox.>\", ", "\"outbox.event.order\", ");
+    format!("{{ user: walpost, password: s3cret, permissions: {permissions} }}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -97,6 +97,44 @@ async fn check_finds_what_would_lose_entries() {
     has(&codes(&fixture, &[]).await, "error", "redis_unreachable");
 }
 
+/// What `run` finds before it publishes, `check` finds too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_finds_each_state_in_which_run_does_not_start() {
+    let fixture = RedisFixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.insert(3, 3).await;
+    fixture.assert_exact().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    has(&codes(&fixture, &[]).await, "ok", "redis_stream");
+    let refused = async |code: &str, exit: i32| {
+        has(&codes(&fixture, &[]).await, "error", code);
+        let (ended, said) = fixture.ended("run", &[]).await;
+        assert_eq!(ended, Some(exit), "{said}");
+    };
+    let _: String = fixture.redis.command(&format!("XADD {STREAM} * topic foreign")).await;
+    refused("redis_state", 3).await;
+    let _: u32 = fixture.redis.command(&format!("DEL {STREAM}")).await;
+    refused("redis_state", 3).await;
+    let make = format!("XGROUP CREATE {STREAM} readers $ MKSTREAM");
+    let _: String = fixture.redis.command(&make).await;
+    refused("redis_state", 3).await;
+    fixture.adopt().await;
+    has(&codes(&fixture, &[]).await, "ok", "redis_stream");
+    let advance = "SELECT pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
+    fixture.inner.postgres.execute("SELECT pg_logical_emit_message(true, 'other', 'x')").await;
+    fixture.inner.postgres.execute(advance).await;
+    refused("redis_position", 3).await;
+    fixture.adopt().await;
+    let key = "walpost:{orders}";
+    let owner: String = fixture.redis.command(&format!("HGET {key} owner")).await;
+    let _: u32 = fixture.redis.command(&format!("HSET {key} owner other")).await;
+    refused("redis_state", 78).await;
+    let _: u32 = fixture.redis.command(&format!("HSET {key} owner {owner}")).await;
+    let _: () = fixture.redis.command("CONFIG SET maxmemory 1").await;
+    has(&codes(&fixture, &[]).await, "error", "redis_writes");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_of_a_cluster_is_refused() {
     let redis = Redis::builder().setting("cluster-enabled", "yes").start().await;

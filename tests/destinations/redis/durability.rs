@@ -93,6 +93,43 @@ async fn redis_set_back_to_what_is_confirmed_gets_the_rest_again() {
     stop(walpost).await;
 }
 
+/// What a machine that crashes has not written back is added again: PostgreSQL still has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_that_were_not_synced_are_added_again_after_a_crash() {
+    let fixture = RedisFixture::with(Redis::builder().setting("appendfsync", "no")).await;
+    let walpost = fixture.run().await;
+    fixture.insert(50, 5).await;
+    added(&fixture, 50).await;
+    let log = fixture.redis.log_file();
+    let synced = log.metadata().expect("the log").len();
+    fixture.insert(50, 5).await;
+    added(&fixture, 100).await;
+    let end = fixture.inner.postgres.query_text("SELECT pg_current_wal_lsn()::text").await;
+    let end: walpost::Lsn = end.expect("an LSN").parse().expect("an LSN");
+    eventually(LONG_TIMEOUT, "the position is written", async || {
+        let state: String = fixture.redis.command("HGET walpost:{orders} state").await;
+        let state: serde_json::Value = serde_json::from_str(&state).expect("JSON");
+        let acked: walpost::Lsn = state["acked_upto"].as_str().expect("a text").parse().unwrap();
+        acked >= end
+    })
+    .await;
+    fixture.redis.kill9().await;
+    let file = std::fs::OpenOptions::new().write(true).open(&log).expect("the log");
+    file.set_len(synced).expect("it can be cut");
+    fixture.redis.start_again().await;
+    let (code, said) = ended(&walpost).await;
+    assert_eq!(code, Some(1), "{said}");
+    let walpost = fixture.run().await;
+    added(&fixture, 100).await;
+    fixture.judge().await.assert_exact();
+    stop(walpost).await;
+}
+
+async fn added(fixture: &RedisFixture, count: usize) {
+    eventually(LONG_TIMEOUT, "all are there", async || fixture.redis.length(STREAM).await == count)
+        .await;
+}
+
 /// Events in the stream lie between the position and the end of WAL of a promoted server: its own events
 /// at these positions are others, and would count as added.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,93 @@
+//! Compares the position that Redis or NATS keeps beside the stream with the slot, as `run` does
+//! before it publishes. Reads only.
+
+use super::SlotAt;
+use super::findings::{Finding, Findings, Name};
+use crate::source::{PublicationFingerprint, SlotError};
+use crate::state::{
+    ConfiguredLayout, Decision, Facts, Refusal, StateFailure, StoredPosition, decide,
+};
+
+/// The state key, as it was read.
+pub(super) type Read = Result<Option<StoredPosition>, StateFailure>;
+
+/// How a destination is called in findings.
+pub(super) struct Names {
+    /// The state key and its contents.
+    pub(super) state: Name,
+    /// The comparison with the slot.
+    pub(super) position: Name,
+    /// The store, in errors.
+    pub(super) store: &'static str,
+    /// The state key, in errors.
+    pub(super) place: String,
+}
+
+/// Checks what `run` would find in the state key. Returns whether the stream is this walpost's.
+pub(super) fn check(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> bool {
+    let found = match read {
+        Ok(Some(found)) => found,
+        Ok(None) => return false,
+        Err(failure) => {
+            let finding = Finding::error(names.state, failure.to_string());
+            findings.add(finding.why("`run` does not start").advice("see the message"));
+            return false;
+        }
+    };
+    if let Err(error) = compare(names, &found, slot) {
+        let finding = Finding::error(names.position, error.to_string());
+        findings.add(finding.why("`run` does not start").advice("see the message"));
+    }
+    true
+}
+
+/// The state key is there, and PostgreSQL could not be asked whose it is.
+pub(super) fn not_compared(name: Name, text: &str) -> Finding {
+    let text = format!("{text}; owner and position were not compared with the slot's");
+    Finding::skipped(name, text)
+}
+
+/// Decides as `run` does. What only a session knows is taken to be as it was; it can still refuse.
+fn compare(names: &Names, found: &StoredPosition, slot: &SlotAt) -> Result<(), SlotError> {
+    let state = &found.state;
+    let unknown = || ConfiguredLayout::default().with(&PublicationFingerprint::default());
+    let layout = state.layout.clone().unwrap_or_else(unknown);
+    let facts = Facts {
+        server_started: state.server_started,
+        timeline: slot.timeline,
+        fork: None,
+        flushed: slot.flushed,
+        is_standby: slot.is_standby,
+        slot: slot.confirmed,
+        cluster: None,
+        layout: &layout,
+        published: found.published,
+        rows: None,
+        is_own: false,
+        awaited: Some(found.needed()),
+    };
+    let Decision::Refuse(refusal) = decide(state, &facts) else { return Ok(()) };
+    let (place, store, slot_name) = (names.place.clone(), names.store, slot.key.slot.clone());
+    let acked = state.acked_upto;
+    Err(match refusal {
+        Refusal::UnfinishedRows => SlotError::UnfinishedRows { slot: slot_name, place },
+        Refusal::SlotAhead => {
+            SlotError::AheadOfStore { slot: slot_name, found: slot.confirmed, acked, place, store }
+        }
+        Refusal::Behind { published: acked } => {
+            SlotError::BehindStore { flushed: slot.flushed, acked, place, store }
+        }
+        Refusal::OtherTimeline => SlotError::OtherState {
+            place,
+            known: format!("timeline {} of the server", state.timeline),
+            found: format!("timeline {}", slot.timeline),
+        },
+        // These need facts that are not compared here.
+        Refusal::TakenOver
+        | Refusal::LostInFailover { .. }
+        | Refusal::OtherCluster { .. }
+        | Refusal::SkipOutdated(_)
+        | Refusal::PartlyPublished(_)
+        | Refusal::Unidentified(_) => return Ok(()),
+    })
+}
