@@ -4,6 +4,7 @@
 //! as text (connection string, topic template, headers) are parsed here, and errors name the place
 //! where the value was set.
 
+mod endpoint;
 mod exposure;
 #[cfg(feature = "http")]
 pub(crate) mod http;
@@ -17,8 +18,8 @@ pub(crate) mod redis;
 #[cfg(feature = "sqs")]
 pub(crate) mod sqs;
 
+pub(crate) use endpoint::endpoint;
 pub(crate) use exposure::exposed_hosts;
-pub(crate) use other_sinks::endpoint;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use other_sinks::stored_beside;
 

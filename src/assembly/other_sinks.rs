@@ -8,13 +8,7 @@ use std::time::Duration;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use super::layout;
 use super::option_error;
-#[cfg(any(
-    feature = "http",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis",
-    feature = "sqs"
-))]
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use crate::config::Environment;
 use crate::config::{Config, ConfigError, Setting, SinkKind};
 #[cfg(any(feature = "nats", feature = "redis"))]
@@ -25,28 +19,6 @@ use crate::relay::{CommitLimits, StateSettings};
 
 /// Debezium's option that names headers.
 const PLACEMENT: &str = "table.fields.additional.placement";
-
-/// The address of the configured HTTP endpoint or of RabbitMQ, or the queue's URL, for the log; `None`:
-/// events go elsewhere.
-pub(crate) fn endpoint(config: &Config) -> Option<String> {
-    #[cfg(feature = "http")]
-    if config.sink == SinkKind::Http {
-        let http = super::http::http_config(config, &Environment::of_process()).ok()?;
-        return Some(http.url.address());
-    }
-    #[cfg(feature = "rabbitmq")]
-    if config.sink == SinkKind::RabbitMq {
-        let rabbit = super::rabbitmq::rabbit_config(config, &Environment::of_process()).ok()?;
-        return Some(rabbit.url.address());
-    }
-    #[cfg(feature = "sqs")]
-    if config.sink == SinkKind::Sqs {
-        let sqs = super::sqs::sqs_config(config, &Environment::of_process()).ok()?;
-        return Some(sqs.queue.to_string());
-    }
-    let _ = config;
-    None
-}
 
 /// The header names of a destination.
 fn names(kind: SinkKind) -> Names {

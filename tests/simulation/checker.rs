@@ -248,11 +248,6 @@ impl<'a> Checker<'a> {
             TraceEvent::StateWritten { upto } => return self.state_written(*upto),
             TraceEvent::StateFailed { process } => self.process(*process).failed = true,
             TraceEvent::Produced { producer, event, in_flight_bytes, .. } => {
-                let commit = self.log.events[*event].commit;
-                let process = self.producers[*producer].process;
-                let process = self.process(process);
-                process.produced = process.produced.max(commit);
-                process.feeds.produced(*event);
                 if *in_flight_bytes > self.schedule.budget_bytes + ROW_BYTES {
                     return Err(format!("I13: {in_flight_bytes} bytes in flight"));
                 }
@@ -451,7 +446,11 @@ impl<'a> Checker<'a> {
     /// again.
     fn produce(&mut self, producer: usize, event: usize) -> Verdict {
         let (partition, place) = (self.log.events[event].partition(), self.place[&event]);
+        let commit = self.log.events[event].commit;
         let process = self.producers[producer].process;
+        let of = self.process(process);
+        of.produced = of.produced.max(commit);
+        of.feeds.produced(event);
         let opened = self.process(process).opened;
         let last = self.producers[producer].produced[partition].replace((place, opened));
         let feeds = &self.process(process).feeds;

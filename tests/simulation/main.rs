@@ -135,11 +135,10 @@ fn schedules_cover_every_feed_switch() {
                 TraceEvent::Advanced { .. } => see("a move".into()),
                 TraceEvent::Moved { .. } => see("a foreign client's move".into()),
                 TraceEvent::Restored { .. } => see("a restored server".into()),
-                TraceEvent::Exited { exit: Exit::Source(SourceError::Slot(error)), .. } => {
-                    if let SlotError::OtherHistory { .. } = error {
-                        see("another history".into());
-                    }
-                }
+                TraceEvent::Exited {
+                    exit: Exit::Source(SourceError::Slot(SlotError::OtherHistory { .. })),
+                    ..
+                } => see("another history".into()),
                 _ => {}
             }
         }

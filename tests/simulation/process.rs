@@ -138,7 +138,7 @@ impl World {
             }
             Poison::Keyless => {}
             Poison::TooLarge | Poison::TooLargeHere | Poison::Forbidden | Poison::None => {
-                event.forgiven = true
+                event.forgiven = true;
             }
         }
     }
