@@ -170,7 +170,7 @@ async fn plain_message_without_a_key_halts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn message_of_a_database_that_is_not_utf8_is_published_in_utf8() {
     for (encoding, text) in
-        [("LATIN1", "Ã© ½ Maß"), ("WIN1252", "MENÜ… 5 €"), ("EUC_JP", "楽〜表示")]
+        [("LATIN1", "Ã© ½ Maß"), ("WIN1252", "MENÜ… 5 €"), ("EUC_JP", "楽しい表示")]
     {
         let postgres = Postgres::builder(Major::V15).encoding(encoding).start().await;
         let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap());

@@ -122,7 +122,8 @@ async fn closed_idle_connection_is_no_failure() {
     }
     fixture.insert(3, 3).await;
     fixture.assert_exact().await;
+    // An idle lane may notice that the server is away for a moment; no request fails.
     let said = walpost.stderr().join("\n");
-    assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
+    assert!(!said.contains("delivery failed") && !said.contains("ERROR"), "{said}");
     stop(walpost).await;
 }
