@@ -31,6 +31,12 @@ pub trait Outlet {
         Some(hash(&(record.topic, record.key)))
     }
 
+    /// Whether each topic goes to a place of its own, which may be set up wrongly alone: only what is
+    /// accepted for a suspect's topic is evidence then.
+    fn has_place_for_each_topic(&self) -> bool {
+        false
+    }
+
     /// Checks, before a record is built, whether one of at least `bytes` for `topic` may be
     /// accepted. What it rejects, [`Outlet::produce`] would reject too.
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {

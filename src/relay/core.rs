@@ -403,7 +403,7 @@ impl Core {
     /// at the flush LSN, which in exactly-once mode is that of the last commit again.
     pub fn producer_replaced(&mut self) {
         self.interrupt_probing();
-        self.forget_letters();
+        self.forget_productions();
         self.session_lost();
         self.ledger.reset();
         self.rewind();

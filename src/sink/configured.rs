@@ -112,6 +112,10 @@ impl Outlet for ConfiguredSink {
         each!(self, sink => sink.lane(record))
     }
 
+    fn has_place_for_each_topic(&self) -> bool {
+        each!(self, sink => sink.has_place_for_each_topic())
+    }
+
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         each!(self, sink => sink.admits(topic, bytes))
     }

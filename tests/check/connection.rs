@@ -85,9 +85,6 @@ async fn missing_role_or_privilege_is_reported() {
     fixture.finding_is_fixed("error", "database_connect").await;
     fixture.execute("ALTER ROLE relay CONNECTION LIMIT 0").await;
     fixture.finding_is_fixed("error", "connection_limit").await;
-    // One of the two sessions that walpost needs.
-    fixture.execute("ALTER ROLE relay CONNECTION LIMIT 1").await;
-    fixture.finding_is_fixed("error", "connection_limit").await;
     fixture.execute(&format!("ALTER DATABASE {database} CONNECTION LIMIT 0")).await;
     fixture.finding_is_fixed("error", "connection_limit").await;
     fixture.check().await.is_clean();

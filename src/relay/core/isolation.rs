@@ -7,9 +7,9 @@ use super::suspects::Suspicion;
 use super::{Core, Halt, Phase};
 use crate::ledger::{Failed, Seq};
 use crate::outbox::Event;
-use crate::outlet::{Ground, Refusal};
+use crate::outlet::{Ground, Outlet, Refusal};
 use crate::position::EventPosition;
-use crate::record::{Cause, Poison, Policy};
+use crate::record::{Cause, Poison, Policy, Record};
 
 /// Why a suspect is produced again; the answer to that is the reason of the next replay.
 const TRIED_ALONE: &str =
@@ -33,11 +33,26 @@ pub(super) struct IsolatedRecord {
     pub(super) origin: EventOrigin,
     /// The poison event that it becomes if it is rejected, without the cause.
     poison: Poison,
-    topic: String,
-    /// See [`Outlet::lane`](super::Outlet::lane).
-    lane: Option<u64>,
+    place: Place,
     /// Whether it is a dead letter itself.
     pub(super) is_dead_letter: bool,
+}
+
+/// Where the outlet sends a record.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    topic: String,
+    /// See [`Outlet::lane`].
+    lane: Option<u64>,
+    /// See [`Outlet::has_place_for_each_topic`].
+    is_of_topic: bool,
+}
+
+impl Place {
+    pub(super) fn of(record: &Record<'_>, outlet: &impl Outlet) -> Self {
+        let (topic, lane) = (record.topic.to_owned(), outlet.lane(record));
+        Self { topic, lane, is_of_topic: outlet.has_place_for_each_topic() }
+    }
 }
 
 impl Isolation {
@@ -51,17 +66,17 @@ impl IsolatedRecord {
         seq: Seq,
         origin: EventOrigin,
         event: &Event<'_>,
-        (topic, lane): (String, Option<u64>),
+        place: Place,
         is_dead_letter: bool,
     ) -> Self {
-        let cause = Cause::Refused { topic: topic.clone(), why: String::new() };
+        let cause = Cause::Refused { topic: place.topic.clone(), why: String::new() };
         let poison = Poison::new(cause, event);
-        Self { seq, origin, poison, topic, lane, is_dead_letter }
+        Self { seq, origin, poison, place, is_dead_letter }
     }
 
     /// The poison event that results from this rejection.
     fn refused(self, refusal: &Refusal) -> (EventOrigin, Poison) {
-        let cause = refusal.cause(&self.topic);
+        let cause = refusal.cause(&self.place.topic);
         (self.origin, Poison { cause, ..self.poison })
     }
 }
@@ -137,12 +152,15 @@ impl Core {
     fn judge(&mut self, refusal: &Refusal) {
         let Some(isolation) = &mut self.isolation else { return };
         let Some(record) = &isolation.record else { return };
-        let (lane, is_dead_letter) = (record.lane, record.is_dead_letter);
+        let (lane, is_dead_letter) = (record.place.lane, record.is_dead_letter);
+        let topic = Some(&record.place).filter(|place| place.is_of_topic);
+        let topic = topic.map(|place| place.topic.clone());
         // A topic that does not exist yet is waited for, and a halt would not help a dead letter.
         let waits = refusal.ground == Ground::MissingTopic
             && (is_dead_letter || self.policies.missing_topic.is_none());
-        let suspicion = isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_dead_letter));
-        if !waits && lane.is_some() && suspicion.is_other_accepted() {
+        let suspicion =
+            isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_dead_letter, topic));
+        if suspicion.is_at_fault() && !waits && lane.is_some() {
             return self.quarantine_or_halt(refusal);
         }
         let Some(record) = isolation.record.take() else { return };
@@ -152,12 +170,15 @@ impl Core {
         } else if lane.is_none() {
             let position = poison.position;
             format!(
-                "{origin}, {poison}; trying again: it is not known to be the event's fault, because no                  other event may be published before it. If it is, stop walpost, publish the event by                  hand, and run `walpost skip --position {position} --apply`"
+                "{origin}, {poison}; trying again: it is not known to be the event's fault, because no \
+                 other event may be published before it. If it is, stop walpost, publish the event by \
+                 hand, and run `walpost skip --position {position} --apply`"
             )
         } else {
+            let other = if is_dead_letter { "dead letter" } else { "event" };
             format!(
                 "{origin}, {poison}; trying again: it is not known to be the event's fault, because \
-                 the destination has accepted no other event since"
+                 the destination has not accepted another {other} each time since"
             )
         };
         if let Some(lane) = lane.filter(|_| !waits && !is_dead_letter) {

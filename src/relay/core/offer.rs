@@ -1,5 +1,6 @@
 //! Offering a record to the outlet.
 
+use super::isolation::Place;
 use super::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use crate::ledger::Seq;
 use crate::outbox::Event;
@@ -7,17 +8,17 @@ use crate::record::{Poison, Record};
 
 /// The outlet's response to a record.
 pub(super) enum Offered {
-    /// Taken, with the record's weight, and its topic and lane if it is isolated.
+    /// Taken, with the record's weight, and its place if it is isolated.
     Taken {
         weight: u64,
-        isolated: Option<(String, Option<u64>)>,
+        isolated: Option<Place>,
     },
     /// The outlet is full for now.
     Full,
     Refused(Poison),
     Suspect {
         refusal: Refusal,
-        isolated: Option<(String, Option<u64>)>,
+        isolated: Option<Place>,
     },
     Broken(String),
 }
@@ -33,12 +34,11 @@ pub(super) fn offer(
     match produced {
         Ok(()) => Offered::Taken {
             weight: record.bytes() as u64 + RECORD_OVERHEAD_BYTES,
-            isolated: isolated.then(|| (record.topic.to_owned(), outlet.lane(record))),
+            isolated: isolated.then(|| Place::of(record, outlet)),
         },
-        Err(ProduceError::Suspect(refusal)) => Offered::Suspect {
-            refusal,
-            isolated: isolated.then(|| (record.topic.to_owned(), outlet.lane(record))),
-        },
+        Err(ProduceError::Suspect(refusal)) => {
+            Offered::Suspect { refusal, isolated: isolated.then(|| Place::of(record, outlet)) }
+        }
         Err(ProduceError::Full) => Offered::Full,
         Err(ProduceError::Refused(refusal)) => {
             Offered::Refused(Poison::new(refusal.cause(record.topic), event))

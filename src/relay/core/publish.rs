@@ -78,10 +78,18 @@ impl Core {
         }
         let seq = self.ledger.next_seq();
         let isolated = is_to_be_isolated(self.isolation.as_ref(), event.position);
+        let suspicion = self.isolation.as_ref().and_then(|isolation| isolation.suspicion.as_ref());
+        let mut is_elsewhere = false;
         let offered = match self.router.route(event) {
-            Ok(record) => offer(&record, seq, event, isolated, outlet),
+            Ok(record) => {
+                is_elsewhere = suspicion.is_some_and(|one| one.is_elsewhere(record.topic));
+                offer(&record, seq, event, isolated, outlet)
+            }
             Err(poison) => Offered::Refused(poison),
         };
+        if is_elsewhere {
+            self.note_elsewhere(seq);
+        }
         match offered {
             Offered::Taken { weight, isolated } => {
                 let isolated_record = isolated.map(|place| {

@@ -1,10 +1,10 @@
 //! Whose fault is it: the event's, or the destination's? One rule for all destinations.
 //!
 //! A record whose answer may be about the record or about everything is a suspect. It is produced
-//! again alone. It is the event's fault only if it is refused alone twice, and the destination has
-//! accepted another event in between. If none was accepted, however often it is refused, the
-//! destination is at fault, or its configuration: nothing is diverted, and the suspect is tried
-//! again.
+//! again alone. It is the event's fault only if it is refused alone again and again, and the destination
+//! has accepted another event each time in between ([`EVIDENCE`]). If none was accepted, however often it
+//! is refused, the destination is at fault, or its configuration: nothing is diverted, and the suspect is
+//! tried again.
 //!
 //! Where no other event comes before the suspect in a replay, those after it are tried as probes,
 //! every other time: a replay with a new producer reads the suspect without producing it, and produces the
@@ -37,6 +37,10 @@ use crate::pgoutput::Message;
 use crate::position::EventPosition;
 use crate::record::Policy;
 
+/// How often another event has to be accepted between two refusals of the suspect. Once would be chance
+/// where a destination refuses now and then, or goes down at that moment.
+const EVIDENCE: u32 = 2;
+
 /// How many probes are produced between two trials of the suspect.
 const PROBES: u32 = 16;
 
@@ -48,10 +52,16 @@ const LANES_MAX: usize = 4096;
 pub(super) struct Suspicion {
     /// Whether another event was accepted since it was refused alone.
     is_other_accepted: bool,
+    /// How often that was so when it was refused again.
+    evidence: u32,
+    /// Its topic, if that goes to a place of its own.
+    topic: Option<String>,
     /// Whether it is a dead letter: only others of those are evidence then.
     is_letter: bool,
     /// The dead letters produced since: they are no evidence about events.
-    letters: Vec<Seq>,
+    letters: HashSet<Seq>,
+    /// What was produced since for other topics, if each goes to a place of its own.
+    elsewhere: HashSet<Seq>,
     /// The lanes of the suspect and of failed probes: nothing is produced there, also in later
     /// rounds, which go on behind them.
     lanes: HashSet<u64>,
@@ -93,12 +103,20 @@ pub struct Probing {
 }
 
 impl Suspicion {
-    pub(super) fn of(is_letter: bool) -> Self {
-        Self { is_letter, ..Self::default() }
+    /// `topic`: that of the suspect, if it goes to a place of its own.
+    pub(super) fn of(is_letter: bool, topic: Option<String>) -> Self {
+        Self { is_letter, topic, ..Self::default() }
     }
 
-    pub(super) fn is_other_accepted(&self) -> bool {
-        self.is_other_accepted
+    /// The suspect is refused alone: whether it is at fault.
+    pub(super) fn is_at_fault(&mut self) -> bool {
+        self.evidence += u32::from(std::mem::take(&mut self.is_other_accepted));
+        self.evidence >= EVIDENCE
+    }
+
+    /// Whether a record for this topic goes elsewhere than the suspect.
+    pub(super) fn is_elsewhere(&self, topic: &str) -> bool {
+        self.topic.as_deref().is_some_and(|own| own != topic)
     }
 
     /// Produces others in the next replay.
@@ -113,7 +131,7 @@ impl Suspicion {
     pub(super) fn next(mut self) -> Option<(EventPosition, Self)> {
         let position = self.others.pop_front()?;
         self.round = Round::Alone;
-        self.is_other_accepted = false;
+        (self.is_other_accepted, self.evidence) = (false, 0);
         Some((position, self))
     }
 
@@ -247,6 +265,9 @@ impl Core {
             Err(poison) => return Some(Offered::Refused(poison)),
         };
         let one = self.isolation.as_mut()?.suspicion.as_mut()?;
+        if one.is_elsewhere(record.topic) {
+            return None;
+        }
         let lane = outlet.lane(&record).filter(|lane| !one.lanes.contains(lane))?;
         let offered = offer(&record, seq, &event, false, outlet);
         if let (
@@ -264,7 +285,7 @@ impl Core {
     /// that was refused.
     pub(super) fn other_accepted(&mut self, seq: Seq) {
         let Some(one) = self.suspicion_mut() else { return };
-        if one.letters.contains(&seq) != one.is_letter {
+        if one.letters.contains(&seq) != one.is_letter || one.elsewhere.contains(&seq) {
             return;
         }
         one.is_other_accepted = true;
@@ -297,14 +318,22 @@ impl Core {
     /// Records that production `seq` is a dead letter.
     pub(super) fn note_letter(&mut self, seq: Seq) {
         if let Some(one) = self.suspicion_mut() {
-            one.letters.push(seq);
+            one.letters.insert(seq);
+        }
+    }
+
+    /// Records that production `seq` goes elsewhere than the suspect.
+    pub(super) fn note_elsewhere(&mut self, seq: Seq) {
+        if let Some(one) = self.suspicion_mut() {
+            one.elsewhere.insert(seq);
         }
     }
 
     /// Nothing is in flight any more.
-    pub(super) fn forget_letters(&mut self) {
+    pub(super) fn forget_productions(&mut self) {
         if let Some(one) = self.suspicion_mut() {
             one.letters.clear();
+            one.elsewhere.clear();
         }
     }
 

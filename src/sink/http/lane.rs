@@ -203,6 +203,9 @@ impl Lane {
                 Some(Verdict::Suspect { failure, ground, patience, .. })
                     if self.tried.fails(position, patience, self.limits, Instant::now()) =>
                 {
+                    // It is tried again with the configuration of then, and perhaps by another
+                    // of the machines behind the address.
+                    (self.open, self.rest) = (None, None);
                     let reason = failure.to_string();
                     let refusal = Refusal { ground, may_pass: false, reason };
                     self.done(delivery, Outcome::Suspect(refusal));

@@ -192,7 +192,7 @@ fn value_of(bytes: &[u8], encoding: Encoding) -> HeaderValue {
 }
 
 /// Headers of a dead letter that only its body has: they are long, and servers limit headers.
-const IN_BODY_ONLY: [&str; 2] = [dead_letter::ERROR, dead_letter::FIELDS];
+const IN_BODY_ONLY: [&str; 3] = [dead_letter::ERROR, dead_letter::FIELDS, dead_letter::ORIGIN];
 
 /// The body of a dead letter: all that it is about, so that all is signed. Its members are those of
 /// its headers, the key, the payload and the event's fields.

@@ -39,6 +39,8 @@ pub struct HttpSink {
     taken: Taken<u16>,
     /// The topic of dead letters.
     dead_letters: String,
+    /// Whether each topic has a URL of its own.
+    names_topic: bool,
 }
 
 impl HttpSink {
@@ -69,7 +71,8 @@ impl HttpSink {
         };
         thread.spawn(work).map_err(failed)?;
         let dead_letters = config.dead_letters.clone();
-        Ok(Self { lanes, epoch, taken, dead_letters })
+        let names_topic = config.url.names_topic();
+        Ok(Self { lanes, epoch, taken, dead_letters, names_topic })
     }
 
     /// The lane of a key, or of an event without one: the same each time that it is produced.
@@ -123,6 +126,10 @@ impl Outlet for HttpSink {
 
     fn lane(&self, record: &Record<'_>) -> Option<u64> {
         Some(order(record))
+    }
+
+    fn has_place_for_each_topic(&self) -> bool {
+        self.names_topic
     }
 }
 
