@@ -425,8 +425,11 @@ fn bookmark(history: &History<'_>) -> Result<Bookmark, RecoveryError> {
     // A server that was started since may be a restored one, as far as its slot does not tell.
     let positions = history.positions;
     let is_restarted = state.server_started != history.snapshot.identity.postmaster_start;
-    let kept = positions.has_slot() && is_restarted && fork.is_none();
-    let kept = if kept { positions.slot() } else { Lsn::new(u64::MAX) };
+    let kept = match (is_restarted && fork.is_none(), positions.has_slot()) {
+        (true, true) => positions.slot(),
+        (true, false) => Lsn::ZERO,
+        (false, _) => Lsn::new(u64::MAX),
+    };
     let delivered = delivered.clone().of_restarted(kept, history.snapshot.xmax);
     let newest = delivered.bookmarks.iter().find(holds).copied();
     newest.ok_or_else(|| none("the state topic has no bookmark that holds on this server"))

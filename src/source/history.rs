@@ -66,9 +66,10 @@ pub struct PublishedHistory {
     pub layout_changed: bool,
 }
 
-/// How many transactions are kept that may have to be published again: 3 MiB. If there are more,
-/// the older ones are published again without a comparison.
-const KEPT_TRANSACTIONS: usize = 1 << 16;
+/// How many transactions are kept that may have to be published again, of 48 bytes each: more than can be
+/// in flight (`delivery.in_flight_bytes`, in which each record counts 512 bytes and more). Of older ones
+/// it would not be known which was published last.
+const KEPT_TRANSACTIONS: usize = 1 << 21;
 
 /// Keeps the completely received transactions: the last one, by commit LSN, and those with rows
 /// that may have to be published again.

@@ -122,7 +122,8 @@ const READ_FINGERPRINT: &str = "
         UNION ALL
         SELECT 'elsewhere ' || c.oid::pg_catalog.text, NULL, NULL
           FROM below JOIN pg_catalog.pg_class c USING (oid)
-         WHERE (NOT c.relispartition OR c.relkind = 'f') AND c.oid NOT IN (SELECT oid FROM relation)
+         WHERE (NOT c.relispartition OR c.relkind = 'f') AND c.relpersistence <> 't'
+           AND c.oid NOT IN (SELECT oid FROM relation)
         {schemas}
     ), slot AS (
         SELECT active_pid, catalog_xmin::pg_catalog.text::pg_catalog.int8 AS horizon

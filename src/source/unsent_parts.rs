@@ -42,7 +42,7 @@ const PARTS: &str = "
            SELECT CASE WHEN c.oid <> $1 AND NOT c.relispartition THEN 'child'
                        WHEN c.oid <> $1 AND c.relkind = 'f' THEN 'foreign'
                        WHEN c.relpersistence <> 'p' THEN 'unlogged' END AS kind) AS part
-     WHERE part.kind IS NOT NULL
+     WHERE part.kind IS NOT NULL AND (c.oid = $1 OR c.relpersistence <> 't')
      ORDER BY 2, 3";
 
 /// Why rows are not sent.
@@ -128,8 +128,8 @@ pub(super) fn require_none(parts: &[UnsentPart]) -> Result<(), SourceError> {
         count => format!(" (and {} more tables: see `walpost check`)", count - 1),
     };
     Err(SourceError::Setup(format!(
-        "{part}, and PostgreSQL never sends its rows{more}: {}. `walpost recover --all` finds events that \
-         are not published",
+        "{part}, and PostgreSQL never sends its rows{more}: {}. Before that, and before walpost prune runs \
+         again, publish what was not sent: `walpost recover --all` finds it",
         part.remedy()
     )))
 }

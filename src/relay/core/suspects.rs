@@ -105,7 +105,7 @@ pub struct Probing {
 impl Suspicion {
     /// `topic`: that of the suspect, if it goes to a place of its own.
     pub(super) fn of(is_letter: bool, topic: Option<String>) -> Self {
-        Self { is_letter, topic, ..Self::default() }
+        Self { topic, is_letter, ..Self::default() }
     }
 
     /// The suspect is refused alone: whether it is at fault.

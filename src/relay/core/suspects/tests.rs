@@ -11,6 +11,7 @@ use crate::record::{Policy, Record};
 
 /// Takes everything; what is in flight, with its event, and whether it is a dead letter.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 struct Destination {
     in_flight: Vec<(Seq, usize, bool)>,
     has_one_order: bool,
@@ -155,7 +156,7 @@ fn the_first_event_after_a_start_is_at_fault_once_another_is_accepted() {
 fn an_event_before_the_suspect_is_evidence_without_probes() {
     let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
     let answer = refuses(1);
-    for _ in 0..1 + EVIDENCE {
+    for _ in 0..=EVIDENCE {
         assert_eq!(round(&mut core, &mut to, 3, &answer).accepted.first(), Some(&0));
     }
     assert_eq!(core.counters().skipped, 0);
