@@ -391,13 +391,19 @@ impl Feed for PostgresFeed {
     }
 
     fn wanted_switch(&mut self) -> Option<SwitchFeed> {
-        let is_busy = self.is_holding() || !self.is_compared();
+        let is_compared = self.is_compared();
+        let is_busy = self.is_holding() || !is_compared;
         match &mut self.feed {
             // A catch-up would have to wait for the same transaction, or to compare.
             ActiveFeed::Stream(_) if is_busy => None,
             ActiveFeed::Stream(session) => session.wanted_switch(),
-            // The next session compares.
-            ActiveFeed::Catchup(backlog) => backlog.wanted_switch(),
+            ActiveFeed::Catchup(backlog) => {
+                let wanted = backlog.wanted_switch();
+                if wanted.is_some() && !is_compared {
+                    backlog.stream_next();
+                }
+                wanted
+            }
         }
     }
 

@@ -445,6 +445,9 @@ impl Feed for SimFeed {
                     )
                 };
                 let switch = progress.wanted_switch(has_rows, moves.is_advancing(), Instant::now());
+                if switch.is_some() && self.check.is_some() {
+                    progress.stream_next();
+                }
                 let why = if progress.is_over() { self.over } else { Why::Idle };
                 (switch, why)
             }

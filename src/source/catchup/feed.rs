@@ -466,6 +466,11 @@ impl CatchupFeed {
         self.progress.wanted_switch(!self.rows.is_empty(), is_advancing, Instant::now())
     }
 
+    /// Has a stream follow, as [`CatchupProgress::stream_next`].
+    pub(in crate::source) fn stream_next(&self) {
+        self.progress.stream_next();
+    }
+
     /// Whether a stream may take over. It may not if the slot was dropped or advanced: the copy that
     /// the batches are read from is then the last slot with the undelivered changes.
     pub(in crate::source) async fn may_switch(&mut self) -> Result<bool, SourceError> {

@@ -259,6 +259,12 @@ impl CatchupProgress {
         Received::Keepalive(self.read)
     }
 
+    /// Has a stream follow: a comparison that a catch-up has not completed begins again, and another one
+    /// might not complete it either.
+    pub fn stream_next(&self) {
+        self.catch_up.postpone();
+    }
+
     /// Whether no more batches follow.
     pub fn is_over(&self) -> bool {
         self.is_over

@@ -5,7 +5,7 @@ use walpost_bed::fixture::{SHORT_TIMEOUT, insert, stop};
 
 use super::Parts;
 
-/// Without a key and a default partition, which foreign tables and DETACH … CONCURRENTLY exclude.
+/// Without a default partition, which DETACH … CONCURRENTLY excludes.
 const TABLE: &str = "
     CREATE TABLE public.outbox (
         id uuid NOT NULL DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,
@@ -24,13 +24,6 @@ const TABLE: &str = "
     CREATE TABLE public.viewed PARTITION OF public.outbox FOR VALUES FROM ('2005-01-01Z') TO ('2006-01-01Z');
     CREATE VIEW public.view AS SELECT * FROM public.viewed";
 
-/// A partition with which walpost does not run.
-const FAR: &str = "
-    CREATE EXTENSION file_fdw;
-    CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;
-    CREATE FOREIGN TABLE public.far PARTITION OF public.outbox FOR VALUES FROM ('2002-01-01Z') TO ('2003-01-01Z')
-        SERVER files OPTIONS (filename '/dev/null')";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_that_cannot_be_dropped_are_left_and_named() {
     let parts = Parts::over(TABLE, "at-least-once").await;
@@ -39,8 +32,6 @@ async fn partitions_that_cannot_be_dropped_are_left_and_named() {
     let nested = insert(3, 3).replace("payload)", "payload, created_at)");
     postgres.execute(&nested.replace("('i', i)", "('i', i), '2001-06-01Z'")).await;
     parts.kept.delivered().await;
-    stop(walpost).await;
-    postgres.execute(FAR).await;
     let reader = postgres.client().await;
     reader.batch_execute("BEGIN; SELECT FROM public.outbox LIMIT 1").await.expect("it reads");
     let other = postgres.client().await;
@@ -56,7 +47,6 @@ async fn partitions_that_cannot_be_dropped_are_left_and_named() {
     assert_eq!(code, Some(1), "{said}");
     for left in [
         "nested: partition left: it has partitions of its own",
-        "far: partition left: it is a foreign table",
         "detaching: partition left: DETACH PARTITION … CONCURRENTLY was interrupted",
         "referenced: partition left: foreign key receipts_event_fkey of",
         "viewed: partition left: PostgreSQL does not drop it",
@@ -71,6 +61,7 @@ async fn partitions_that_cannot_be_dropped_are_left_and_named() {
     let rows = ["--delete-rows", "--include-before-slot"];
     let (code, said) = parts.prune(&rows).await;
     assert!(code == Some(1) && said.contains("public.leaf: 3 rows deleted"), "{code:?} {said}");
+    stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
