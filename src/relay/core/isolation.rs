@@ -3,13 +3,14 @@
 
 use super::commits::CommitAt;
 use super::halt::EventOrigin;
+use super::offer::Place;
 use super::suspects::Suspicion;
 use super::{Core, Halt, Phase};
 use crate::ledger::{Failed, Seq};
 use crate::outbox::Event;
-use crate::outlet::{Ground, Outlet, Refusal};
+use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
-use crate::record::{Cause, Poison, Policy, Record};
+use crate::record::{Cause, Poison, Policy};
 
 /// Why a suspect is produced again; the answer to that is the reason of the next replay.
 const TRIED_ALONE: &str =
@@ -36,23 +37,6 @@ pub(super) struct IsolatedRecord {
     place: Place,
     /// Whether it is a dead letter itself.
     pub(super) is_dead_letter: bool,
-}
-
-/// Where the outlet sends a record.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    topic: String,
-    /// See [`Outlet::lane`].
-    lane: Option<u64>,
-    /// See [`Outlet::has_place_for_each_topic`].
-    is_of_topic: bool,
-}
-
-impl Place {
-    pub(super) fn of(record: &Record<'_>, outlet: &impl Outlet) -> Self {
-        let (topic, lane) = (record.topic.to_owned(), outlet.lane(record));
-        Self { topic, lane, is_of_topic: outlet.has_place_for_each_topic() }
-    }
 }
 
 impl Isolation {

@@ -1,10 +1,26 @@
 //! Offering a record to the outlet.
 
-use super::isolation::Place;
 use super::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use crate::ledger::Seq;
 use crate::outbox::Event;
 use crate::record::{Poison, Record};
+
+/// Where the outlet sends a record.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) topic: String,
+    /// See [`Outlet::lane`].
+    pub(super) lane: Option<u64>,
+    /// See [`Outlet::has_place_for_each_topic`].
+    pub(super) is_of_topic: bool,
+}
+
+impl Place {
+    fn of(record: &Record<'_>, outlet: &impl Outlet) -> Self {
+        let (topic, lane) = (record.topic.to_owned(), outlet.lane(record));
+        Self { topic, lane, is_of_topic: outlet.has_place_for_each_topic() }
+    }
+}
 
 /// The outlet's response to a record.
 pub(super) enum Offered {
