@@ -64,12 +64,18 @@ async fn not_allowed(report: CaseReport) {
     kafka.create_topic(&topic, 3).await;
     let walpost = command(&kafka, &mut fixture, "run", &login("PLAIN", "right"));
     let writer = Writer::start(&fixture.postgres, 100);
-    let advice = format!("the ACL operations WRITE and DESCRIBE on topic {topic}");
+    // The refusal of an event, and what the producer finds before the next one.
+    let advice = ["the user", "it"]
+        .map(|who| format!("give {who} the ACL operations WRITE and DESCRIBE on topic {topic}"));
+    let mut named = 0;
     for round in 1..=2 {
-        let rounds = async || times(&walpost, &advice) == round;
-        walpost_bed::eventually(SHORT_TIMEOUT, "it says what to grant", rounds).await;
+        let said = || advice.each_ref().map(|advice| times(&walpost, advice));
+        let says_it = async || said().iter().sum::<usize>() > named;
+        walpost_bed::eventually(SHORT_TIMEOUT, "it says what to grant", says_it).await;
         confirms_nothing(&fixture, &writer).await;
-        assert_eq!(times(&walpost, &advice), round, "once: {:?}", walpost.stderr());
+        let said = said();
+        assert!(said.iter().all(|times| *times <= round), "once: {:?}", walpost.stderr());
+        named = said.iter().sum();
         kafka.allow("relay", &["Write", "Describe"], &topic).await;
         let rounds = async || times(&walpost, KAFKA_RECOVERED) == round;
         walpost_bed::eventually(SHORT_TIMEOUT, "it continues", rounds).await;
