@@ -114,7 +114,7 @@ impl Core {
     }
 
     /// Production `seq` was refused with an answer that may be about its record, or about everything:
-    /// see [`suspects`](super::suspects).
+    /// see the module `suspects`.
     pub fn suspected(&mut self, seq: Seq, refusal: &Refusal) {
         if self.is_isolated(seq) && self.ledger.failed(seq).is_some() {
             self.judge(refusal);
