@@ -1,11 +1,10 @@
 //! A relay to an HTTP endpoint.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::other_sinks::client_identity;
+use super::other_sinks::tls_files;
 use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -13,7 +12,7 @@ use crate::record::Policy;
 use crate::relay::core::Core;
 use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::{ConfiguredSink, HttpConfig, HttpSink, HttpSource, HttpUrl, Signers};
-use crate::source::{self, Source};
+use crate::source::Source;
 
 pub(super) fn relay_from<P: Source>(
     (source, core): (P, Core),
@@ -50,21 +49,15 @@ pub(crate) fn http_config(
                       letters (poison.dead_letter_topic) go elsewhere";
         return Err(invalid(Setting::HttpUrl, reason));
     }
-    for (setting, file) in [
-        (Setting::HttpCaFile, &http.ca_file),
-        (Setting::HttpCertFile, &http.cert_file),
-        (Setting::HttpKeyFile, &http.key_file),
-    ] {
-        if file.is_some() && !url.tls {
-            let reason = "has no effect without TLS: write https:// in http.url";
-            return Err(invalid(setting, reason));
-        }
-    }
-    let identity = client_identity(
+    let (roots, identity) = tls_files(
         config,
         environment,
-        (Setting::HttpCertFile, &http.cert_file),
-        (Setting::HttpKeyFile, &http.key_file),
+        [
+            (Setting::HttpCaFile, &http.ca_file),
+            (Setting::HttpCertFile, &http.cert_file),
+            (Setting::HttpKeyFile, &http.key_file),
+        ],
+        (url.tls, "write https:// in http.url"),
     )?;
     let signers = http.secret.as_ref().map(|secret| Signers::parse(secret.expose_secret()));
     let signers = signers.transpose().map_err(|error| invalid(Setting::HttpSecret, &error))?;
@@ -75,8 +68,6 @@ pub(crate) fn http_config(
         let reason = "it is not one line of ASCII";
         return Err(invalid(Setting::HttpAuthorization, reason));
     }
-    let own = |path: &PathBuf| environment.path(path);
-    let roots = http.ca_file.as_ref().map(own).or_else(source::system_bundle);
     Ok(HttpConfig {
         url,
         roots,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
-use super::other_sinks::client_identity;
+use super::other_sinks::tls_files;
 use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -15,7 +15,7 @@ use crate::relay::core::Core;
 use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::nats::{Claims, KEY, bucket, check_subject};
 use crate::sink::{ConfiguredSink, NatsConfig, NatsSink, NatsSource, NatsUrl, SubjectTemplate};
-use crate::source::{self, Source};
+use crate::source::Source;
 use crate::state::{StateStore, nats_state};
 
 /// A write that takes this long has failed already.
@@ -72,28 +72,21 @@ pub(crate) fn nats_config(
                       either: set `halt` or `skip`";
         return Err(config.invalid(Setting::PoisonTooLarge, &reason));
     }
-    for (setting, file) in [
-        (Setting::NatsCaFile, &nats.ca_file),
-        (Setting::NatsCertFile, &nats.cert_file),
-        (Setting::NatsKeyFile, &nats.key_file),
-    ] {
-        if file.is_some() && !url.requires_tls() {
-            let reason = "has no effect without TLS: write tls:// in nats.url";
-            return Err(config.invalid(setting, &reason));
-        }
-    }
-    let identity = client_identity(
+    let (roots, identity) = tls_files(
         config,
         environment,
-        (Setting::NatsCertFile, &nats.cert_file),
-        (Setting::NatsKeyFile, &nats.key_file),
+        [
+            (Setting::NatsCaFile, &nats.ca_file),
+            (Setting::NatsCertFile, &nats.cert_file),
+            (Setting::NatsKeyFile, &nats.key_file),
+        ],
+        (url.requires_tls(), "write tls:// in nats.url"),
     )?;
     if nats.credentials_file.is_some() && url.has_login() {
         let reason = "nats.url has a login too: give one of the two";
         return Err(config.invalid(Setting::NatsCredentialsFile, &reason));
     }
     let own = |path: &PathBuf| environment.path(path);
-    let roots = nats.ca_file.as_ref().map(own).or_else(source::system_bundle);
     Ok(NatsConfig {
         url,
         credentials: nats.credentials_file.as_ref().map(own),

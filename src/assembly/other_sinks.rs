@@ -16,6 +16,8 @@ use crate::record::Policy;
 use crate::record::{Names, Profile, Router, TopicsAllowed};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::relay::{CommitLimits, StateSettings};
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+use crate::source;
 
 /// Debezium's option that names headers.
 const PLACEMENT: &str = "table.fields.additional.placement";
@@ -59,27 +61,38 @@ pub(super) fn router(
     Ok(Router::new(profile).allowing(allowed.without(Some(reserved))).naming(names))
 }
 
-/// The client's certificate and its private key, which two settings name together.
+/// The authorities to trust, and the client's certificate with its private key.
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
-pub(super) fn client_identity(
+type TlsFiles = (Option<PathBuf>, Option<(PathBuf, PathBuf)>);
+
+/// The files of TLS to a destination: authorities, certificate and private key, each with its setting. They
+/// are errors if the URL asks for no TLS, which `how` says how to do.
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+pub(super) fn tls_files(
     config: &Config,
     environment: &Environment,
-    (cert_setting, certificate): (Setting, &Option<PathBuf>),
-    (key_setting, key): (Setting, &Option<PathBuf>),
-) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
+    files: [(Setting, &Option<PathBuf>); 3],
+    (is_tls, how): (bool, &str),
+) -> Result<TlsFiles, ConfigError> {
+    if let Some((setting, _)) = files.iter().find(|(_, file)| file.is_some() && !is_tls) {
+        let reason = format!("has no effect without TLS: {how}");
+        return Err(config.invalid(*setting, &reason));
+    }
     let own = |path: &PathBuf| environment.path(path);
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(Some((own(certificate), own(key)))),
-        (None, None) => Ok(None),
+    let [(_, roots), (cert_setting, certificate), (key_setting, key)] = files;
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((own(certificate), own(key))),
+        (None, None) => None,
         (Some(_), None) => {
             let reason = format!("needs its private key: set {}", key_setting.key());
-            Err(config.invalid(cert_setting, &reason))
+            return Err(config.invalid(cert_setting, &reason));
         }
         (None, Some(_)) => {
             let reason = format!("needs its certificate: set {}", cert_setting.key());
-            Err(config.invalid(key_setting, &reason))
+            return Err(config.invalid(key_setting, &reason));
         }
-    }
+    };
+    Ok((roots.as_ref().map(own).or_else(source::system_bundle), identity))
 }
 
 /// Of a store that is at the destination beside the stream: the state key that `topic` names.

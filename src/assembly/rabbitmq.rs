@@ -1,11 +1,10 @@
 //! A relay to an exchange of RabbitMQ.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use secrecy::ExposeSecret as _;
 
-use super::other_sinks::client_identity;
+use super::other_sinks::tls_files;
 use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -15,7 +14,7 @@ use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::{
     ConfiguredSink, RabbitConfig, RabbitSink, RabbitSource, RabbitUrl, RoutingKeyTemplate,
 };
-use crate::source::{self, Source};
+use crate::source::Source;
 
 pub(super) fn relay_from<P: Source>(
     (source, core): (P, Core),
@@ -56,26 +55,19 @@ pub(crate) fn rabbit_config(
                       either: set `halt` or `skip`";
         return Err(invalid(Setting::PoisonTooLarge, reason));
     }
-    for (setting, file) in [
-        (Setting::RabbitmqCaFile, &rabbit.ca_file),
-        (Setting::RabbitmqCertFile, &rabbit.cert_file),
-        (Setting::RabbitmqKeyFile, &rabbit.key_file),
-    ] {
-        if file.is_some() && !url.tls {
-            let reason = "has no effect without TLS: write amqps:// in rabbitmq.url";
-            return Err(invalid(setting, reason));
-        }
-    }
-    let own = |path: &PathBuf| environment.path(path);
-    let identity = client_identity(
+    let (roots, identity) = tls_files(
         config,
         environment,
-        (Setting::RabbitmqCertFile, &rabbit.cert_file),
-        (Setting::RabbitmqKeyFile, &rabbit.key_file),
+        [
+            (Setting::RabbitmqCaFile, &rabbit.ca_file),
+            (Setting::RabbitmqCertFile, &rabbit.cert_file),
+            (Setting::RabbitmqKeyFile, &rabbit.key_file),
+        ],
+        (url.tls, "write amqps:// in rabbitmq.url"),
     )?;
     Ok(RabbitConfig {
         url,
-        roots: rabbit.ca_file.as_ref().map(own).or_else(source::system_bundle),
+        roots,
         identity,
         exchange: rabbit.exchange.clone(),
         routing_key,

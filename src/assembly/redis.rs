@@ -1,12 +1,11 @@
 //! A relay to a stream of Redis.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
-use super::other_sinks::client_identity;
+use super::other_sinks::tls_files;
 use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -15,7 +14,7 @@ use crate::relay::core::Core;
 use crate::relay::{Relay, StateSettings, StopHandle, Until, stop_channel};
 use crate::sink::redis::{Claims, owner_key};
 use crate::sink::{ConfiguredSink, RedisConfig, RedisSink, RedisSource, RedisUrl};
-use crate::source::{self, Source};
+use crate::source::Source;
 use crate::state::{StateStore, redis_state};
 
 /// A write of the position that takes this long counts as failing.
@@ -73,24 +72,16 @@ pub(crate) fn redis_config(
                       either: set `halt` or `skip`";
         return Err(config.invalid(Setting::PoisonTooLarge, &reason));
     }
-    for (setting, file) in [
-        (Setting::RedisCaFile, &redis.ca_file),
-        (Setting::RedisCertFile, &redis.cert_file),
-        (Setting::RedisKeyFile, &redis.key_file),
-    ] {
-        if file.is_some() && !url.tls {
-            let reason = "has no effect without TLS: write rediss:// in redis.url";
-            return Err(config.invalid(setting, &reason));
-        }
-    }
-    let identity = client_identity(
+    let (roots, identity) = tls_files(
         config,
         environment,
-        (Setting::RedisCertFile, &redis.cert_file),
-        (Setting::RedisKeyFile, &redis.key_file),
+        [
+            (Setting::RedisCaFile, &redis.ca_file),
+            (Setting::RedisCertFile, &redis.cert_file),
+            (Setting::RedisKeyFile, &redis.key_file),
+        ],
+        (url.tls, "write rediss:// in redis.url"),
     )?;
-    let own = |path: &PathBuf| environment.path(path);
-    let roots = redis.ca_file.as_ref().map(own).or_else(source::system_bundle);
     Ok(RedisConfig {
         url,
         roots,
