@@ -329,18 +329,12 @@ fn check_state(
         let names = stored::Names {
             state: (SUBJECT, "nats_state"),
             position: (SUBJECT, "nats_position"),
+            stream: (SUBJECT, "nats_stream"),
             store: "NATS",
             place: format!("the state key {KEY} in the NATS bucket {bucket}"),
         };
         let text = format!("stream {stream} has walpost's state key {KEY} in the bucket {bucket}");
-        match stored {
-            Some((slot, read)) => {
-                if stored::check(&names, read, slot, findings) {
-                    findings.add(Finding::ok((SUBJECT, "nats_stream"), text));
-                }
-            }
-            None => findings.add(stored::not_compared(names.state, &text)),
-        }
+        stored::check(&names, text, stored, findings);
         return;
     }
     findings.add(

@@ -260,18 +260,12 @@ fn check_state(
         let names = stored::Names {
             state: (SUBJECT, "redis_state"),
             position: (SUBJECT, "redis_position"),
+            stream: (SUBJECT, "redis_stream"),
             store: "Redis",
             place: format!("the state key {key} in Redis"),
         };
         let text = format!("stream {stream} has walpost's state key {key}");
-        match stored {
-            Some((slot, read)) => {
-                if stored::check(&names, read, slot, findings) {
-                    findings.add(Finding::ok((SUBJECT, "redis_stream"), text));
-                }
-            }
-            None => findings.add(stored::not_compared(names.state, &text)),
-        }
+        stored::check(&names, text, stored, findings);
         return;
     }
     findings.add(

@@ -17,14 +17,33 @@ pub(super) struct Names {
     pub(super) state: Name,
     /// The comparison with the slot.
     pub(super) position: Name,
+    /// The stream, with its state key.
+    pub(super) stream: Name,
     /// The store, in errors.
     pub(super) store: &'static str,
     /// The state key, in errors.
     pub(super) place: String,
 }
 
-/// Checks what `run` would find in the state key. Returns whether the stream is this walpost's.
-pub(super) fn check(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> bool {
+/// Checks what `run` would find in the state key that is there, which `text` says; `None`: PostgreSQL could
+/// not be asked whose it is.
+pub(super) fn check(
+    names: &Names,
+    text: String,
+    stored: Option<(&SlotAt, Read)>,
+    findings: &mut Findings,
+) {
+    let Some((slot, read)) = stored else {
+        let text = format!("{text}; owner and position were not compared with the slot's");
+        return findings.add(Finding::skipped(names.state, text));
+    };
+    if is_own(names, read, slot, findings) {
+        findings.add(Finding::ok(names.stream, text));
+    }
+}
+
+/// Whether the stream is this walpost's.
+fn is_own(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> bool {
     let found = match read {
         Ok(Some(found)) => found,
         Ok(None) => return false,
@@ -39,12 +58,6 @@ pub(super) fn check(names: &Names, read: Read, slot: &SlotAt, findings: &mut Fin
         findings.add(finding.why("`run` does not start").advice("see the message"));
     }
     true
-}
-
-/// The state key is there, and PostgreSQL could not be asked whose it is.
-pub(super) fn not_compared(name: Name, text: &str) -> Finding {
-    let text = format!("{text}; owner and position were not compared with the slot's");
-    Finding::skipped(name, text)
 }
 
 /// Decides as `run` does. What only a session knows is taken to be as it was; it can still refuse.

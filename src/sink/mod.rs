@@ -3,8 +3,8 @@
 //!
 //! A sink takes records without blocking, and reports the outcome of each at most once: delivered
 //! (durable at the broker), lost (may succeed later), refused (permanently rejected), suspect
-//! (rejected for a reason that may be its own) or purged (discarded with its producer). A record without an outcome when its producer is replaced gets
-//! none.
+//! (rejected for a reason that may be its own) or purged (discarded with its producer). A record without
+//! an outcome when its producer is replaced gets none.
 
 #[cfg(any(feature = "http", feature = "sqs"))]
 pub(crate) mod attempts;
