@@ -98,6 +98,7 @@ fn compare(names: &Names, found: &StoredPosition, slot: &SlotAt) -> Result<(), S
         // These need facts that are not compared here.
         Refusal::TakenOver
         | Refusal::LostInFailover { .. }
+        | Refusal::SlotMadeAgain
         | Refusal::OtherCluster { .. }
         | Refusal::SkipOutdated(_)
         | Refusal::PartlyPublished(_)

@@ -354,15 +354,16 @@ impl History<'_> {
         self.snapshot.end_of_timeline(self.positions.state.as_ref()?.timeline)
     }
 
-    /// Whether the WAL is another one than that of the state, as far as that shows: it ends earlier, or
-    /// has not the last transaction with events.
+    /// Whether the WAL is another one than that of the state, as far as that shows: it ends earlier, has not
+    /// the last transaction with events, or has a slot that was made again.
     fn is_other(&self, state: &State) -> bool {
         let slot = self.positions.slot();
         let is_missing = state.last.is_some_and(|last| last.commit_lsn >= slot);
         self.fork().is_none()
             && (state.timeline != self.positions.timeline
                 || state.acked_upto > self.snapshot.end
-                || self.positions.has_slot() && is_missing && !self.ahead.has_last)
+                || self.positions.has_slot() && is_missing && !self.ahead.has_last
+                || state.is_unknown(slot))
     }
 
     /// Where the slot is to be read from afterwards: further than it is confirmed, if more is known to

@@ -225,6 +225,7 @@ mod tests {
             cluster: None,
             acked_upto: Lsn::new(900),
             last: None,
+            earlier: Vec::new(),
             partial: None,
             skipped: Vec::new(),
             delivered: Some(Delivered::new(10, 11)),

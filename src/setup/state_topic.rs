@@ -209,6 +209,7 @@ impl Positions {
             cluster: self.cluster.clone(),
             acked_upto: position,
             last: None,
+            earlier: Vec::new(),
             partial: None,
             skipped,
             delivered: former.and_then(|state| state.delivered.clone()),

@@ -247,6 +247,27 @@ pub enum SlotError {
         place: String,
     },
 
+    /// The slot is behind the position, and walpost has never confirmed what it has.
+    #[error(
+        "replication slot \"{slot}\" has the position {found}, which walpost has not confirmed; it has \
+         published what committed before {acked} ({place}): the server was restored to an earlier state, \
+         and the slot made again, or another client has advanced it. What was committed before {found} \
+         may be published or not. {}",
+        after_restore(*.store)
+    )]
+    MadeAgain {
+        /// The slot.
+        slot: String,
+        /// The slot's `confirmed_flush_lsn`.
+        found: Lsn,
+        /// The position in the state topic or the store.
+        acked: Lsn,
+        /// Where it is kept.
+        place: String,
+        /// The name of the store, if it is not kept in Kafka.
+        store: Option<&'static str>,
+    },
+
     /// The slot is ahead of a position whose store may have lost its newest writes.
     #[error(
         "replication slot \"{slot}\" is confirmed up to {found}, and {place} has the position {acked}: \
@@ -408,6 +429,16 @@ fn after_failover(store: Option<&str>) -> &'static str {
             "`walpost adopt --apply` continues from the slot's position; after that, `walpost \
              replay` publishes rows again that are still in the table"
         }
+    }
+}
+
+fn after_restore(store: Option<&str>) -> &'static str {
+    match store {
+        None => {
+            "`walpost recover --all` reports which rows are missing in Kafka, and with --apply publishes \
+             them. `walpost adopt --apply` continues from the slot's position without them"
+        }
+        Some(_) => after_failover(store),
     }
 }
 

@@ -9,7 +9,9 @@
 //!   before, or the slot has confirmed everything that is published. The slot is a part of the server: a
 //!   restored one confirms no more than what its history has;
 //! - or the history is compared: see [`PublishedHistory`]. It must have the last transaction that was
-//!   published, whole or in part, and no rows that were not published.
+//!   published, whole or in part, and no rows that were not published. What the slot does not send cannot
+//!   be compared: a slot behind the last transaction must have a position that walpost has confirmed, and
+//!   one that was made again has another one.
 //!
 //! Neither depends on the layout, which only tells whether positions of single events still mean the same
 //! ones. What cannot be compared is refused. Pure: no I/O, no clock.
@@ -101,6 +103,8 @@ pub enum Refusal {
     },
     /// The slot has confirmed more than is published.
     SlotAhead,
+    /// The slot has a position that was never confirmed: it was made again on a server that was set back.
+    SlotMadeAgain,
     /// The WAL ends before the end of what is published.
     Behind {
         /// The end of what is published.
@@ -132,6 +136,20 @@ pub fn decide(state: &State, facts: &Facts<'_>) -> Decision {
     if state.rows.is_some() {
         return Decision::Continue(Reason::Rows);
     }
+    // A promotion does not change what the postmaster has.
+    let is_same_server = state.server_started != 0
+        && state.server_started == facts.server_started
+        && state.timeline <= facts.timeline;
+    let history = history(state, facts);
+    // A promoted server has the whole history up to the position, and tools that keep slots on standbys
+    // may move them to others.
+    let is_made_again = !is_same_server
+        && state.timeline == facts.timeline
+        && history.required.is_empty()
+        && state.is_unknown(facts.slot);
+    if is_made_again {
+        return Decision::Refuse(Refusal::SlotMadeAgain);
+    }
     if facts.is_own {
         return Decision::Continue(Reason::OwnSession);
     }
@@ -141,20 +159,16 @@ pub fn decide(state: &State, facts: &Facts<'_>) -> Decision {
     if !is_sent_again {
         return Decision::Continue(Reason::SlotConfirmed);
     }
-    // A promotion does not change what the postmaster has.
-    let is_same_server = state.server_started != 0
-        && state.server_started == facts.server_started
-        && state.timeline <= facts.timeline;
     let is_recognised = state.partial.is_none_or(|partial| partial.identity.is_some());
     // Otherwise comparing costs nothing, and sees what a postmaster cannot know: that the machine was
     // reset to a snapshot with its memory.
     if is_same_server && (is_other_layout(state, facts) || !is_recognised) {
         return Decision::Continue(Reason::SameServer);
     }
-    match state.partial.filter(|_| !is_recognised) {
-        Some(partial) => Decision::Refuse(Refusal::Unidentified(partial.next.commit_lsn)),
-        None => Decision::Compare(history(state, facts)),
+    if let Some(partial) = state.partial.filter(|_| !is_recognised) {
+        return Decision::Refuse(Refusal::Unidentified(partial.next.commit_lsn));
     }
+    Decision::Compare(history)
 }
 
 /// Whether the position is of what is connected.

@@ -12,6 +12,9 @@ use crate::source::LastTransaction;
 /// The version of the format that this walpost writes, and the newest that it reads.
 const VERSION: u32 = 1;
 
+/// How many positions [`State::earlier`] keeps.
+const EARLIER_MAX: usize = 240;
+
 /// Whose position it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StateKey {
@@ -70,6 +73,9 @@ pub struct State {
     pub acked_upto: Lsn,
     /// The last of these transactions that has events, if this walpost has seen one.
     pub last: Option<LastTransaction>,
+    /// The positions that were written before [`State::acked_upto`] and are behind the last transaction:
+    /// PostgreSQL may have forgotten later ones in a crash. In order, the newest ones.
+    pub earlier: Vec<Lsn>,
     /// In exactly-once mode: the transaction that is published in part, if there is one.
     pub partial: Option<Partial>,
     /// Events that are not to be published, by `walpost skip`: those that are still to come, and the
@@ -150,6 +156,8 @@ struct Value {
     kafka_cluster_id: Option<String>,
     acked_upto: String,
     last: Option<LastValue>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     partial: Option<PartialValue>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -207,7 +215,30 @@ impl State {
     pub(super) fn set_back(self, reached: EventPosition) -> Self {
         let acked_upto = self.acked_upto.min(reached.commit_lsn);
         let last = self.last.filter(|last| last.commit_lsn < acked_upto);
-        Self { acked_upto, last, ..self }
+        let mut earlier = self.earlier;
+        earlier.retain(|position| *position < acked_upto);
+        Self { acked_upto, last, earlier, ..self }
+    }
+
+    /// The state of a position that has moved, behind this last transaction.
+    #[must_use]
+    pub fn moved(&self, acked_upto: Lsn, last: Option<LastTransaction>) -> Self {
+        let mut earlier = self.earlier.clone();
+        if acked_upto > self.acked_upto {
+            earlier.push(self.acked_upto);
+        }
+        earlier.retain(|position| last.is_none_or(|last| *position > last.commit_lsn));
+        earlier.drain(..earlier.len().saturating_sub(EARLIER_MAX));
+        Self { acked_upto, last, earlier, ..self.clone() }
+    }
+
+    /// Whether a slot with this position, which is behind the last transaction and before
+    /// [`State::acked_upto`], has one that walpost has never confirmed.
+    pub fn is_unknown(&self, slot: Lsn) -> bool {
+        let is_between =
+            slot < self.acked_upto && self.last.is_none_or(|last| last.commit_lsn < slot);
+        let is_its_end = self.last.is_some_and(|last| last.end_lsn == slot);
+        is_between && !is_its_end && !self.earlier.contains(&slot)
     }
 
     /// The position behind the committed events.
@@ -231,6 +262,7 @@ impl State {
             kafka_cluster_id: self.cluster.clone(),
             acked_upto: self.acked_upto.to_string(),
             last,
+            earlier: self.earlier.iter().map(ToString::to_string).collect(),
             partial: self.partial.map(|Partial { next, identity }| PartialValue {
                 commit_lsn: next.commit_lsn.to_string(),
                 events: next.ordinal,
@@ -278,6 +310,7 @@ impl State {
         let skipped = value.skipped.iter().map(|text| {
             EventPosition::from_text(text).ok_or_else(|| invalid(&format!("position {text}")))
         });
+        let earlier = value.earlier.iter().map(|text| lsn(text));
         let acked_upto = lsn(&value.acked_upto)?;
         // An older one is of a transaction that was published since, at least once.
         let partial = partial.transpose()?.filter(|partial| partial.next.commit_lsn >= acked_upto);
@@ -287,6 +320,7 @@ impl State {
             cluster: value.kafka_cluster_id,
             acked_upto,
             last: last.transpose()?,
+            earlier: earlier.collect::<Result<_, _>>()?,
             partial,
             skipped: skipped.collect::<Result<_, _>>()?,
             delivered: value.delivered,
@@ -313,6 +347,7 @@ mod tests {
             cluster: Some("c".to_owned()),
             acked_upto: Lsn::new(0x1_0000_00A0),
             last,
+            earlier: Vec::new(),
             partial: None,
             skipped: Vec::new(),
             delivered: None,
@@ -346,9 +381,36 @@ mod tests {
             });
             let rows_upto = partial.map_or(Lsn::ZERO, |partial| partial.commit_lsn);
             let partial = partial.map(|next| Partial { next, identity });
-            let state = State { partial, skipped, delivered, rows, rows_upto, ..state(last) };
+            let earlier = partial.into_iter().map(|partial| partial.next.commit_lsn).collect();
+            let state =
+                State { earlier, partial, skipped, delivered, rows, rows_upto, ..state(last) };
             assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
         }
+    }
+
+    #[test]
+    fn positions_are_kept_that_the_slot_may_still_have() {
+        let last = |commit| LastTransaction {
+            commit_lsn: Lsn::new(commit),
+            end_lsn: Lsn::new(commit + 8),
+            xid: 1,
+            commit_time: PgTimestamp::from_micros(1),
+        };
+        let earlier = |state: &State| -> Vec<u64> {
+            state.earlier.iter().map(|position| position.as_u64()).collect()
+        };
+        let start = State { acked_upto: Lsn::new(100), ..state(None) };
+        let quiet = start.moved(Lsn::new(110), None).moved(Lsn::new(120), None);
+        assert_eq!(earlier(&quiet), [100, 110]);
+        // Once more, as a sign of life.
+        assert_eq!(earlier(&quiet.moved(Lsn::new(120), None)), [100, 110]);
+        let later = quiet.moved(Lsn::new(138), Some(last(115)));
+        assert_eq!(earlier(&later), [120]);
+        let mut many = later.clone();
+        for position in 0..1000 {
+            many = many.moved(Lsn::new(200 + position), Some(last(115)));
+        }
+        assert_eq!((many.earlier.len(), many.earlier[0]), (EARLIER_MAX, Lsn::new(959)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Servers whose history is not the one of the state topic: restored while walpost was down, or cloned.
 
 use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
-use walpost_bed::{DataSnapshot, Major, Postgres, Stop};
+use walpost_bed::{DataSnapshot, Major, Postgres, Stop, eventually};
 
 use super::state_topic::topic;
 
@@ -131,6 +131,52 @@ async fn restored_server_without_a_transaction_published_in_part_is_not_read_fro
     let words = "is not the one that walpost has published from";
     assert_eq!(assert_refused(&fixture, words).await, 0);
     assert_adopted(&fixture, 70).await;
+}
+
+/// Its slot is behind the position, like one whose last confirmations a crash has undone, and nothing that
+/// was published is to be sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_that_was_made_again_on_a_restored_server_is_not_read_from() {
+    for mode in MODES {
+        let (fixture, _) = adopted(mode).await;
+        publish(&fixture, 50).await;
+        let saved = saved(&fixture).await;
+        let postgres = &fixture.postgres;
+        let walpost = fixture.run().await;
+        for _ in 0..3 {
+            postgres.execute(BURN).await;
+        }
+        let end = postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("a position");
+        let confirmed = format!("SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots");
+        eventually(LONG_TIMEOUT, "the WAL of others is confirmed", async || {
+            postgres.query_text(&confirmed).await.as_deref() == Some("t")
+        })
+        .await;
+        stop(walpost).await;
+        assert!(postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+        postgres.restore_data(&saved);
+        postgres.start_again().await;
+        let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
+        postgres.execute(drop).await;
+        postgres.execute(&insert(10, 5)).await;
+        let (code, said) = ended(&fixture.command("init").arg("--apply").start()).await;
+        assert_eq!(code, Some(0), "{said}");
+        for _ in 0..4 {
+            postgres.execute(BURN).await;
+        }
+        assert_eq!(assert_refused(&fixture, "walpost has not confirmed").await, 0);
+        let recover = fixture.command("recover").args(["--all", "--apply"]).start();
+        let (code, said) = ended(&recover).await;
+        let is_told = recover.stdout().iter().any(|line| line.contains("10 events published"));
+        assert!(code == Some(0) && is_told, "{:?} {said}", recover.stdout());
+        publish(&fixture, 10).await;
+        let verdict = fixture.judge().await;
+        if mode == "exactly-once" {
+            verdict.assert_exact();
+        } else {
+            verdict.assert_ok();
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -222,7 +222,7 @@ async fn arrive(world: &Shared) {
                 last.1 = now;
                 world.allow_the_first();
             }
-            if world.server.confirmed >= world.log.end {
+            if world.server.confirmed >= world.log.end && !world.is_restored {
                 return world.note(TraceEvent::Arrived);
             }
             if world.now_ms() > limit {

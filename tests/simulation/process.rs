@@ -107,7 +107,8 @@ impl World {
         match error {
             // It has written its own position since.
             SlotError::AheadOfState { .. } => self.adopt(),
-            SlotError::OtherHistory { .. }
+            SlotError::MadeAgain { .. }
+            | SlotError::OtherHistory { .. }
             | SlotError::BehindState { .. }
             | SlotError::OtherState { .. } => self.accept(),
             // The former configuration.

@@ -41,6 +41,7 @@ pub(crate) fn adopted(acked_upto: Lsn) -> State {
         cluster: None,
         acked_upto,
         last: None,
+        earlier: Vec::new(),
         partial: None,
         skipped: Vec::new(),
         delivered: None,

@@ -165,7 +165,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// What may be confirmed to PostgreSQL.
     pub(super) fn confirmable(&self) -> Lsn {
         let confirmable = self.core.confirmable();
-        self.state.as_ref().map_or(confirmable, |keeper| keeper.covered().min(confirmable))
+        self.state.as_ref().map_or(confirmable, |keeper| keeper.confirmable(confirmable))
     }
 
     fn resume(&self, standby: &Standby) -> Resume {

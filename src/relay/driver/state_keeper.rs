@@ -34,8 +34,11 @@ use crate::state::{
 /// Minimum time between two writes while events are delivered.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Minimum time between two writes without events in between: only the WAL of other tables grew.
+/// Minimum time between two writes without events in between: only the WAL of other tables grew. Longer
+/// after the first minute, since the state keeps these positions ([`State::earlier`]): half an hour of them.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+const LONG_IDLE_INTERVAL: Duration = Duration::from_secs(10);
+const LONG_IDLE_POSITIONS: usize = 60;
 
 /// Records of a Kafka transaction, and per second of its age, up to which it is committed as soon as
 /// there is nothing to read. With more, once nothing came for [`QUIET`]. Committing at each empty
@@ -89,6 +92,8 @@ pub(super) struct StateKeeper {
     key: Option<StateKey>,
     /// What may be confirmed.
     kept: Kept,
+    /// The highest position that the slot had when a session was opened.
+    slot: Lsn,
     /// A bookmark of this session whose position is not acknowledged yet.
     pending: Option<Bookmark>,
     /// The newest durable record. Before the store is open: that of this process, if any.
@@ -152,6 +157,7 @@ impl StateKeeper {
             phase: Phase::Closed(now),
             key: None,
             kept: Kept::default(),
+            slot: Lsn::ZERO,
             pending: None,
             state: None,
             delays: backoff(BACKOFF_LIMIT),
@@ -306,12 +312,17 @@ impl StateKeeper {
                 [self.transaction_since.map(|since| since + interval), Some(self.grew.1 + QUIET)]
             }
             Phase::Open if core.flush_lsn() > self.written_upto() => {
-                [after(BUSY_INTERVAL), after(IDLE_INTERVAL)]
+                [after(BUSY_INTERVAL), after(self.idle_interval())]
             }
             Phase::Open | Phase::Opening | Phase::Writing(_) => return None,
         };
         let now = Instant::now();
         due.into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    fn idle_interval(&self) -> Duration {
+        let positions = self.state.as_ref().map_or(0, |state| state.earlier.len());
+        if positions < LONG_IDLE_POSITIONS { IDLE_INTERVAL } else { LONG_IDLE_INTERVAL }
     }
 
     /// Whether something is being written, or is to be written in this session.
@@ -464,12 +475,12 @@ impl StateKeeper {
             return;
         };
         let last = self.last(received.durable(flush_lsn), before);
-        let interval = if last == before.last { IDLE_INTERVAL } else { BUSY_INTERVAL };
+        let interval = if last == before.last { self.idle_interval() } else { BUSY_INTERVAL };
         let is_urgent = matches!(urgency, Urgency::Last | Urgency::Switch);
         if !is_urgent && self.written_at.elapsed() < interval {
             return;
         }
-        self.write(State { acked_upto: flush_lsn, last, at_ms: unix_ms(), ..before.clone() });
+        self.write(State { at_ms: unix_ms(), ..before.moved(flush_lsn, last) });
     }
 
     fn write(&mut self, mut state: State) {
@@ -503,7 +514,7 @@ impl StateKeeper {
         let last = self.last(received.durable(checkpoint.upto), before);
         let Checkpoint { upto: acked_upto, partial } = checkpoint;
         let partial = partial.map(|next| partly_published(next, received, before));
-        self.write(State { acked_upto, partial, last, at_ms: unix_ms(), ..before.clone() });
+        self.write(State { partial, at_ms: unix_ms(), ..before.moved(acked_upto, last) });
     }
 
     /// The last transaction to write: those of rows are none of the server's.
@@ -519,7 +530,7 @@ impl StateKeeper {
         if records == 0 {
             let grew = core.flush_lsn() > self.written_upto();
             let is_urgent = matches!(urgency, Urgency::Last | Urgency::Switch);
-            let is_due = is_urgent || self.written_at.elapsed() >= IDLE_INTERVAL;
+            let is_due = is_urgent || self.written_at.elapsed() >= self.idle_interval();
             return (grew && is_due).then_some(CommitAt::Boundary);
         }
         let (limits, now) = (self.settings.commits, Instant::now());

@@ -172,7 +172,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let Some(keeper) = &mut self.state else { return Ok(self.core.flush_lsn()) };
         keeper.note_server(session);
         keeper.step(&mut self.core, &mut self.session.received, urgency)?;
-        Ok(self.core.flush_lsn().min(keeper.covered()))
+        Ok(keeper.confirmable(self.core.flush_lsn()))
     }
 
     /// Whether nothing of this feed is left for the requested switch. The position is in the state

@@ -4,8 +4,10 @@
 //! A server has transactions, a slot, a timeline and a publication, and all of that is restored with it.
 //! walpost runs with changing configurations, and is killed anywhere. It must not go on if an event of
 //! the server would count as delivered that is not, or if an event is published that the server has
-//! lost. What an operator has accepted is neither. One case is left out: a copy of the server from
-//! before an operator accepted another history. Its slot confirms what that history had.
+//! lost. What an operator has accepted is neither. Two cases are left out: a copy of the server from
+//! before an operator accepted another history, whose slot confirms what that history had; and a slot
+//! that is made again on a restored server which is then promoted before walpost runs: tools that keep
+//! slots on standbys leave them at positions that walpost has not confirmed either.
 
 use std::collections::BTreeSet;
 
@@ -47,6 +49,8 @@ enum Step {
     },
     Snapshot,
     Restore,
+    /// The slot is dropped, and created again.
+    MakeSlot,
     /// A standby that lacks this much WAL becomes the primary.
     Promote {
         lacks: u64,
@@ -86,6 +90,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => any::<bool>().prop_map(|forgets| Step::Restart { forgets }),
         2 => Just(Step::Snapshot),
         2 => Just(Step::Restore),
+        1 => Just(Step::MakeSlot),
         1 => (0..20_u64).prop_map(|lacks| Step::Promote { lacks }),
     ];
     prop::collection::vec(step, 1..40)
@@ -119,6 +124,8 @@ struct Server {
     started: i64,
     confirmed: u64,
     saved: u64,
+    /// Whether the slot was made again since walpost has run.
+    is_slot_new: bool,
     /// The tables in the publication, and how often that was altered.
     tables: u8,
     altered: u32,
@@ -216,6 +223,7 @@ impl World {
             started: 1,
             confirmed: 100,
             saved: 100,
+            is_slot_new: false,
             tables: 3,
             altered: 0,
         };
@@ -289,6 +297,18 @@ impl World {
                     self.is_plain = false;
                 }
             }
+            Step::MakeSlot => {
+                let server = &mut self.server;
+                // A position by chance that was confirmed is left out.
+                let is_known = |end: u64| !self.state.is_unknown(Lsn::new(end));
+                while server.end <= self.state.acked_upto.as_u64() && is_known(server.end) {
+                    server.end += 1;
+                }
+                (server.confirmed, server.saved) = (server.end, server.end);
+                server.is_slot_new = true;
+                self.is_plain = false;
+            }
+            Step::Promote { .. } if self.server.is_slot_new => {}
             Step::Promote { lacks } => {
                 let end =
                     self.server.end.saturating_sub(lacks * if self.is_store { 4096 } else { 1 });
@@ -297,6 +317,7 @@ impl World {
                 let end = end.max(server.saved);
                 self.is_plain &= end == server.end;
                 server.transactions.retain(|one| one.end <= end);
+                server.forks.iter_mut().for_each(|(_, fork)| *fork = end.min(*fork));
                 server.forks.push((server.timeline, end));
                 (server.timeline, server.end) = (server.timeline + 1, end);
                 server.confirmed = server.saved;
@@ -315,6 +336,7 @@ impl World {
         self.is_plain &= !until.is_former;
         let Ok(checked) = self.opened(&found) else { return self.refused(until) };
         self.layout = Some(number);
+        self.server.is_slot_new = false;
         let server = self.server.clone();
         let mut check =
             checked.map(|history| HistoryCheck::with_state(Lsn::new(server.confirmed), history));
@@ -471,13 +493,11 @@ impl World {
             });
         let last = received.into_iter().chain(last).max_by_key(|one| one.commit_lsn);
         self.state = State {
-            acked_upto: Lsn::new(acked_upto),
             partial,
-            last,
             layout: Some(run.written()),
             timeline: self.server.timeline,
             server_started: self.server.started,
-            ..self.state.clone()
+            ..self.state.moved(Lsn::new(acked_upto), last)
         };
         let passed = self.server.transactions.iter().filter(|one| one.commit < acked_upto);
         self.passed.extend(passed.map(|one| one.uid));
@@ -540,6 +560,7 @@ fn accepted(server: &Server) -> State {
         cluster: None,
         acked_upto: Lsn::new(server.confirmed),
         last: None,
+        earlier: Vec::new(),
         partial: None,
         skipped: Vec::new(),
         delivered: None,

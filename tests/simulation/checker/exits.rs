@@ -78,8 +78,11 @@ impl Checker<'_> {
         // start repeats nothing of what it read in that session.
         let had_a_session = process.took && !process.cut_off && process.let_go_ms == Some(now_ms);
         let in_time = |stop: u64| now_ms < stop + self.schedule.drain_timeout_ms * 3 / 4;
+        // What is published before a position that PostgreSQL has forgotten is confirmed with it.
+        let is_sent_again = summary.confirmed < self.state;
         // In exactly-once mode a failed commit repeats nothing.
         let undisturbed = had_a_session
+            && !is_sent_again
             && !self.schedule.exactly_once
             && process.stop_ms.is_some_and(in_time)
             && !process.failed
@@ -134,7 +137,7 @@ impl Checker<'_> {
             SourceError::Slot(SlotError::Advanced { .. }) => {
                 others || self.was(InjectedFault::SlotMoved) || !self.given_up.is_empty()
             }
-            SourceError::Slot(SlotError::AheadOfState { .. }) => {
+            SourceError::Slot(SlotError::AheadOfState { .. } | SlotError::MadeAgain { .. }) => {
                 self.was(InjectedFault::SlotMoved)
                     || self.was(InjectedFault::SlotDropped)
                     || !self.given_up.is_empty()

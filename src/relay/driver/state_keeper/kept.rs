@@ -107,6 +107,24 @@ impl StateKeeper {
         self.kept.upto()
     }
 
+    /// What may be confirmed once everything before `flush_lsn` is acknowledged: a position that was
+    /// written, and of what is sent again from before it, one by which the state knows the slot
+    /// ([`State::is_unknown`]).
+    pub(in crate::relay::driver) fn confirmable(&self, flush_lsn: Lsn) -> Lsn {
+        let covered = self.covered();
+        if !self.is_compared {
+            return self.slot;
+        }
+        if covered <= flush_lsn {
+            return covered;
+        }
+        let last = self.state.as_ref().and_then(|state| state.last);
+        let sent_again = last.map(|last| {
+            if flush_lsn <= last.commit_lsn { flush_lsn } else { last.end_lsn.min(flush_lsn) }
+        });
+        sent_again.unwrap_or_default().max(self.slot)
+    }
+
     /// Whether `until` may be confirmed, or may be once it is written.
     pub(in crate::relay::driver) fn may_confirm(&self, until: Lsn) -> bool {
         self.store.may_lose().is_zero() || self.covered() >= until

@@ -140,6 +140,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.log_agreement(&keeper.settings, acked);
         let is_same_layout = state.layout.as_ref().is_some_and(|known| known.is_same(&layout));
         let is_same_timeline = state.timeline == session.timeline();
+        keeper.slot = keeper.slot.max(session.start());
         let (may_lose, now) = (keeper.store.may_lose(), Instant::now());
         if keeper.own.contains(&Some(id(&state))) {
             keeper.kept.reopened(acked, may_lose, now);
@@ -320,7 +321,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
             }
         }
-        let confirmed = self.core.flush_lsn().min(keeper.covered());
+        let confirmed = keeper.confirmable(self.core.flush_lsn());
         self.state = Some(keeper);
         Ok(confirmed)
     }
@@ -373,6 +374,13 @@ impl StateSettings {
                     SlotError::AheadOfStore { slot, found: facts.slot, acked, place, store }
                 }
                 None => SlotError::AheadOfState { slot, found: facts.slot, acked, place },
+            },
+            Refusal::SlotMadeAgain => SlotError::MadeAgain {
+                slot,
+                found: facts.slot,
+                acked,
+                place,
+                store: self.lossy_store,
             },
             Refusal::Behind { published: acked } => match self.lossy_store {
                 Some(store) => {
