@@ -288,7 +288,8 @@ impl<'a> Recovery<'a> {
             // Nothing has changed.
             return Ok(summary);
         }
-        let last = former.and_then(|state| state.last).filter(|_| is_further);
+        let last = former.and_then(|state| state.last);
+        let last = last.filter(|last| is_further && last.commit_lsn < then);
         let delivered = self.delivered(with_undecided);
         let state = State { last, delivered, ..self.positions.at(then) };
         self.positions.write(&state).await?;

@@ -221,20 +221,10 @@ mod tests {
     fn state() -> State {
         State {
             generation: 1,
-            timeline: 2,
-            cluster: None,
-            acked_upto: Lsn::new(900),
-            last: None,
-            earlier: Vec::new(),
-            partial: None,
-            skipped: Vec::new(),
             delivered: Some(Delivered::new(10, 11)),
-            rows: None,
-            rows_upto: Lsn::ZERO,
             server_started: 5,
-            skips: false,
             layout: Some(layout("l")),
-            at_ms: 0,
+            ..State::accepted(2, Lsn::new(900))
         }
     }
 

@@ -205,21 +205,15 @@ impl Positions {
         let skipped = former.map(|state| state.skipped.clone()).unwrap_or_default();
         State {
             generation: former.map_or(1, |state| state.generation + 1),
-            timeline: self.timeline,
             cluster: self.cluster.clone(),
-            acked_upto: position,
-            last: None,
-            earlier: Vec::new(),
-            partial: None,
             skipped,
             delivered: former.and_then(|state| state.delivered.clone()),
-            rows: None,
             rows_upto: former.map(|state| state.rows_upto).unwrap_or_default(),
-            // This command compares nothing.
-            server_started: 0,
             skips: former.is_some_and(|state| state.skips),
             layout: former.and_then(|state| state.layout.clone()),
             at_ms: crate::state::unix_ms(),
+            // This command compares nothing.
+            ..State::accepted(self.timeline, position)
         }
     }
 

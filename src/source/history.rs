@@ -10,7 +10,8 @@
 //! before the last one is compared: each must be one that was received, with the same id and time.
 //! A transaction of which only a part was received must be sent again too: that part may be published.
 //!
-//! A process that has received nothing compares with what the state has ([`PublishedHistory`]).
+//! Of what was published before a process began to receive it knows only what the state has
+//! ([`PublishedHistory`]), and compares with that too.
 //!
 //! A transaction is recognised by commit LSN, transaction id and commit time, so whatever numbers its
 //! events or selects its rows: a history that has it is the same up to there. As long as the same
@@ -75,6 +76,8 @@ const KEPT_TRANSACTIONS: usize = 1 << 21;
 /// that may have to be published again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReceivedTransactions {
+    /// Everything from this position on was received; what committed before was published by others.
+    since: Lsn,
     open: Option<(LastTransaction, bool)>,
     last: Option<LastTransaction>,
     /// Transactions with rows, in commit order.
@@ -84,6 +87,11 @@ pub struct ReceivedTransactions {
 }
 
 impl ReceivedTransactions {
+    /// Begins to receive at this position, at the start or behind what another walpost has published.
+    pub fn begin(&mut self, position: Lsn) {
+        self.since = position;
+    }
+
     /// Records a message that was taken; everything that committed before `flush_lsn` is durable.
     pub fn message(&mut self, message: &Message, flush_lsn: Lsn) {
         match message {
@@ -254,7 +262,7 @@ impl HistoryCheck {
             *has_rows && last.is_none_or(|last| last.commit_lsn < open.commit_lsn)
         });
         let open = open.map(|(open, _)| open);
-        let quiet_from = last.map_or(from, |last| behind(last.commit_lsn));
+        let quiet_from = last.map_or(from, |last| behind(last.commit_lsn)).max(received.since);
         let is_needed = from < start || last.is_some() || open.is_some();
         is_needed.then(|| Self {
             from,

@@ -45,8 +45,7 @@ pub struct Facts<'a> {
     pub published: Option<EventPosition>,
     /// The rows that are to be published instead of what the slot sends.
     pub rows: Option<&'a UnfinishedRows>,
-    /// Whether this process has published everything up to the position, and its session compares with
-    /// what it has received.
+    /// Whether this process has published everything up to the position, or began there.
     pub is_own: bool,
     /// The WAL position for which another session was awaited.
     pub awaited: Option<Lsn>,
@@ -68,7 +67,7 @@ pub enum Decision {
 /// Why the history is known to be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// It is compared with what this process has received.
+    /// This process has received it from the same postmaster.
     OwnSession,
     /// The position is one of rows, not of the slot.
     Rows,
@@ -150,7 +149,7 @@ pub fn decide(state: &State, facts: &Facts<'_>) -> Decision {
     if is_made_again {
         return Decision::Refuse(Refusal::SlotMadeAgain);
     }
-    if facts.is_own {
+    if facts.is_own && is_same_server {
         return Decision::Continue(Reason::OwnSession);
     }
     let is_sent_again = facts.slot < state.acked_upto

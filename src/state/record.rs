@@ -76,6 +76,9 @@ pub struct State {
     /// The positions that were written before [`State::acked_upto`] and are behind the last transaction:
     /// PostgreSQL may have forgotten later ones in a crash. In order, the newest ones.
     pub earlier: Vec<Lsn>,
+    /// Each position from this one on that was ever confirmed is in [`State::earlier`], as long as that
+    /// has place; `None` in a record of an earlier version.
+    pub known_from: Option<Lsn>,
     /// In exactly-once mode: the transaction that is published in part, if there is one.
     pub partial: Option<Partial>,
     /// Events that are not to be published, by `walpost skip`: those that are still to come, and the
@@ -159,6 +162,8 @@ struct Value {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    known_from: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     partial: Option<PartialValue>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skipped: Vec<String>,
@@ -209,6 +214,29 @@ struct Version {
 }
 
 impl State {
+    /// A position that an operator accepts: nothing is known of what was published before it.
+    pub fn accepted(timeline: u32, acked_upto: Lsn) -> Self {
+        Self {
+            generation: 0,
+            timeline,
+            cluster: None,
+            acked_upto,
+            last: None,
+            earlier: Vec::new(),
+            // A crash may take the slot back to one from before.
+            known_from: Some(acked_upto),
+            partial: None,
+            skipped: Vec::new(),
+            delivered: None,
+            rows: None,
+            rows_upto: Lsn::ZERO,
+            server_started: 0,
+            skips: false,
+            layout: None,
+            at_ms: 0,
+        }
+    }
+
     /// The same for a destination that ends with the event at `reached`: only what commits before that
     /// one is acknowledged.
     #[cfg(feature = "nats")]
@@ -229,7 +257,9 @@ impl State {
         }
         earlier.retain(|position| last.is_none_or(|last| *position > last.commit_lsn));
         earlier.drain(..earlier.len().saturating_sub(EARLIER_MAX));
-        Self { acked_upto, last, earlier, ..self.clone() }
+        // What is written from here on is complete.
+        let known_from = self.known_from.or(Some(acked_upto));
+        Self { acked_upto, last, earlier, known_from, ..self.clone() }
     }
 
     /// Whether a slot with this position, which is behind the last transaction and before
@@ -237,8 +267,17 @@ impl State {
     pub fn is_unknown(&self, slot: Lsn) -> bool {
         let is_between =
             slot < self.acked_upto && self.last.is_none_or(|last| last.commit_lsn < slot);
+        let is_judged = self.known_from.is_some_and(|known_from| known_from <= slot);
         let is_its_end = self.last.is_some_and(|last| last.end_lsn == slot);
-        is_between && !is_its_end && !self.earlier.contains(&slot)
+        is_between && is_judged && !is_its_end && !self.earlier.contains(&slot)
+    }
+
+    /// Takes the position of a slot that was accepted for one that was confirmed.
+    pub fn learn(&mut self, slot: Lsn) {
+        if self.is_unknown(slot) {
+            let at = self.earlier.partition_point(|position| *position < slot);
+            self.earlier.insert(at, slot);
+        }
     }
 
     /// The position behind the committed events.
@@ -263,6 +302,7 @@ impl State {
             acked_upto: self.acked_upto.to_string(),
             last,
             earlier: self.earlier.iter().map(ToString::to_string).collect(),
+            known_from: self.known_from.map(|position| position.to_string()),
             partial: self.partial.map(|Partial { next, identity }| PartialValue {
                 commit_lsn: next.commit_lsn.to_string(),
                 events: next.ordinal,
@@ -321,6 +361,7 @@ impl State {
             acked_upto,
             last: last.transpose()?,
             earlier: earlier.collect::<Result<_, _>>()?,
+            known_from: value.known_from.as_deref().map(lsn).transpose()?,
             partial,
             skipped: skipped.collect::<Result<_, _>>()?,
             delivered: value.delivered,
@@ -343,20 +384,13 @@ mod tests {
     fn state(last: Option<LastTransaction>) -> State {
         State {
             generation: 3,
-            timeline: 2,
             cluster: Some("c".to_owned()),
-            acked_upto: Lsn::new(0x1_0000_00A0),
             last,
-            earlier: Vec::new(),
-            partial: None,
-            skipped: Vec::new(),
-            delivered: None,
-            rows: None,
-            rows_upto: Lsn::ZERO,
             server_started: 9,
             skips: true,
             layout: Some(ConfiguredLayout::default().with(&PublicationFingerprint::default())),
             at_ms: 7,
+            ..State::accepted(2, Lsn::new(0x1_0000_00A0))
         }
     }
 
@@ -421,7 +455,9 @@ mod tests {
         let next = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         let layout = Layout::of_record(None, "0123456789abcdef".to_owned());
         let partial = Some(Partial { next, identity: None });
-        assert_eq!(State::of_json(json.as_bytes()), Ok(State { partial, layout, ..state(None) }));
+        let former = State { partial, layout, known_from: None, ..state(None) };
+        assert_eq!(State::of_json(json.as_bytes()), Ok(former.clone()));
+        assert!(!former.is_unknown(Lsn::new(5)), "nobody has noted what was confirmed");
         // An operator has accepted the position.
         let accepted = State { layout: None, ..state(None) };
         assert_eq!(State::of_json(accepted.to_json().as_bytes()), Ok(accepted));

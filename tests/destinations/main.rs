@@ -7,6 +7,7 @@
 mod blame;
 mod http;
 mod kills;
+mod maxima;
 mod names;
 mod nats;
 mod promise;

@@ -21,7 +21,6 @@ use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 use walpost::state::State;
 
 use crate::process::DEAD_LETTERS;
-use crate::state_topic::adopted;
 use crate::trace::TraceEvent;
 use crate::wal::{Event, PARTITIONS, Poison, refusal};
 use crate::world::{Shared, World};
@@ -64,7 +63,7 @@ impl Broker {
             replacement_ms: None,
             replacement_fails: false,
             producers: Vec::new(),
-            state: adopted(slot),
+            state: State::accepted(1, slot),
             state_writer: None,
         }
     }

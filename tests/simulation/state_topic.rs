@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use walpost::Lsn;
 use walpost::position::Checkpoint;
 use walpost::sink::Condition;
 use walpost::state::{State, StateEvent, StateFailure, StateKey, StateStore};
@@ -31,27 +30,6 @@ enum Order {
         /// What became of it, if that is decided before the reply.
         done: Option<StateEvent>,
     },
-}
-
-/// The record that `walpost adopt` writes.
-pub(crate) fn adopted(acked_upto: Lsn) -> State {
-    State {
-        generation: 0,
-        timeline: 1,
-        cluster: None,
-        acked_upto,
-        last: None,
-        earlier: Vec::new(),
-        partial: None,
-        skipped: Vec::new(),
-        delivered: None,
-        rows: None,
-        rows_upto: Lsn::ZERO,
-        server_started: 0,
-        skips: false,
-        layout: None,
-        at_ms: 0,
-    }
 }
 
 impl SimStore {
@@ -188,7 +166,7 @@ impl World {
             let partial = state.partial.filter(|partial| partial.next.commit_lsn >= confirmed);
             let layout = state.layout.clone();
             let generation = state.generation + 1;
-            *state = State { generation, partial, layout, ..adopted(confirmed) };
+            *state = State { generation, partial, layout, ..State::accepted(1, confirmed) };
             self.note(TraceEvent::StateWritten { upto: confirmed });
             // It writes as each walpost does.
             self.broker.state_writer = None;
@@ -204,7 +182,7 @@ impl World {
         }
         let (upto, timeline) = (self.server.confirmed, self.server.timeline);
         let generation = self.broker.state.generation + 1;
-        self.broker.state = State { generation, timeline, ..adopted(upto) };
+        self.broker.state = State { generation, ..State::accepted(timeline, upto) };
         self.note(TraceEvent::Adopted { upto });
         self.broker.state_writer = None;
         self.fence();

@@ -96,6 +96,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     if is_ahead && has_worked && !self.discard_in_flight(session.start()).await? {
                         return Ok(Opened::Stopped);
                     }
+                    if is_ahead || !has_worked {
+                        self.session.received.begin(session.start());
+                    }
                     self.connected(&session);
                     return Ok(Opened::Session(Box::new(session)));
                 }
@@ -162,10 +165,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// What may be confirmed to PostgreSQL.
+    /// The highest position that may have been confirmed to PostgreSQL.
     pub(super) fn confirmable(&self) -> Lsn {
         let confirmable = self.core.confirmable();
-        self.state.as_ref().map_or(confirmable, |keeper| keeper.confirmable(confirmable))
+        self.state.as_ref().map_or(confirmable, |keeper| keeper.covered().min(confirmable))
     }
 
     fn resume(&self, standby: &Standby) -> Resume {

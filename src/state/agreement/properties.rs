@@ -228,7 +228,7 @@ impl World {
             altered: 0,
         };
         Self {
-            state: accepted(&server),
+            state: State::accepted(server.timeline, Lsn::new(server.confirmed)),
             server,
             snapshot: None,
             next: 2,
@@ -297,6 +297,8 @@ impl World {
                     self.is_plain = false;
                 }
             }
+            // Earlier versions do not tell one from the other.
+            Step::MakeSlot if self.state.known_from.is_none() => {}
             Step::MakeSlot => {
                 let server = &mut self.server;
                 // A position by chance that was confirmed is left out.
@@ -499,6 +501,9 @@ impl World {
             server_started: self.server.started,
             ..self.state.moved(Lsn::new(acked_upto), last)
         };
+        if run.until.is_former {
+            (self.state.known_from, self.state.earlier) = (None, Vec::new());
+        }
         let passed = self.server.transactions.iter().filter(|one| one.commit < acked_upto);
         self.passed.extend(passed.map(|one| one.uid));
     }
@@ -514,7 +519,7 @@ impl World {
         if !until.adopts {
             return;
         }
-        self.state = accepted(&self.server);
+        self.state = State::accepted(self.server.timeline, Lsn::new(self.server.confirmed));
         self.published = None;
         self.events.clear();
         let given_up = self.server.transactions.iter();
@@ -524,7 +529,9 @@ impl World {
             server.transactions.iter().map(|one| one.uid).collect()
         };
         let own = uids(&self.server);
-        self.snapshot = self.snapshot.take().filter(|saved| own.starts_with(&uids(saved)));
+        let is_later =
+            |saved: &Server| own.starts_with(&uids(saved)) && saved.end >= self.server.confirmed;
+        self.snapshot = self.snapshot.take().filter(is_later);
     }
 
     fn assert_no_event_is_lost_by_the_server(&self) {
@@ -549,27 +556,6 @@ impl Running {
     fn written(&self) -> Layout {
         let known = self.found.known.clone().filter(|_| !self.until.is_former);
         Layout { known, ..self.found.clone() }
-    }
-}
-
-/// The state that an operator writes.
-fn accepted(server: &Server) -> State {
-    State {
-        generation: 0,
-        timeline: server.timeline,
-        cluster: None,
-        acked_upto: Lsn::new(server.confirmed),
-        last: None,
-        earlier: Vec::new(),
-        partial: None,
-        skipped: Vec::new(),
-        delivered: None,
-        rows: None,
-        rows_upto: Lsn::ZERO,
-        server_started: 0,
-        skips: false,
-        layout: None,
-        at_ms: 0,
     }
 }
 

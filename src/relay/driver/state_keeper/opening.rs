@@ -40,8 +40,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let Some(mut keeper) = self.state.take() else { return Ok(StateOpened::Ready) };
         keeper.pending = None;
         let is_open = matches!(keeper.phase, Phase::Open | Phase::Writing(_));
+        let known = keeper.state.as_ref().map(|state| state.server_started);
+        let is_same_server = known == Some(session.server_started());
         // A comparison that the last session has not finished begins again.
-        if is_open && keeper.is_compared && !after_another {
+        if is_open && keeper.is_compared && is_same_server && !after_another {
             keeper.note_server(session);
             self.state = Some(keeper);
             return Ok(StateOpened::Ready);
@@ -131,6 +133,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             Decision::Compare(history) => session.compare_with(history),
         }
+        let mut state = state;
+        state.learn(session.start());
         let acked = state.acked_upto;
         self.core.skip(state.skipped.iter().copied());
         if self.core.is_exactly_once() && !self.core.resume_from(state.checkpoint()) {
