@@ -236,10 +236,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
                 Outcome::Refused(refusal) => {
                     self.replay.cause = "refused";
+                    self.diagnostics.event_log.answers();
                     self.core.refused(report.seq, &refusal);
                 }
                 Outcome::Suspect(refusal) => {
                     self.replay.cause = "refused";
+                    self.diagnostics.event_log.answers();
                     self.core.suspected(report.seq, &refusal);
                 }
                 Outcome::Purged => self.core.purged(report.seq),

@@ -294,6 +294,11 @@ impl EventLog {
         );
     }
 
+    /// The destination has answered, so what was wrong before is over.
+    pub(super) fn answers(&mut self) {
+        self.down = None;
+    }
+
     /// Why records are not delivered, as logged; `None` once they are.
     pub(super) fn trouble(&self) -> Option<&str> {
         let down = self.down.as_ref().filter(|down| down.logged).map(|down| down.reason.as_str());

@@ -204,3 +204,30 @@ async fn server_that_is_away_at_the_start_is_waited_for() {
     eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
     stop(walpost).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readiness_names_what_is_wrong_now() {
+    let fixture = HttpFixture::new().await;
+    fixture.receiver.stop().await;
+    fixture.insert(3, 3).await;
+    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
+    let endpoints = Endpoints::of(&walpost).await;
+    let (closed, forbidden) = ("Connection refused", "403");
+    for (part, other) in [(closed, forbidden), (forbidden, closed), (closed, forbidden)] {
+        eventually(LONG_TIMEOUT, part, async || {
+            let (is_ready, text) = endpoints.readiness().await;
+            let is_named = !is_ready && text.contains(part) && !text.contains(other);
+            if is_named { Ok(()) } else { Err(text) }
+        })
+        .await;
+        if part == closed {
+            fixture.receiver.answers(|_| Answer::of(403));
+            fixture.receiver.start_again();
+        } else {
+            fixture.receiver.stop().await;
+        }
+    }
+    fixture.receiver.answers(|_| Answer::of(200));
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
