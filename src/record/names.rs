@@ -24,6 +24,9 @@ pub struct Names {
     pub guarded: &'static [&'static str],
     /// Whether a record may have several headers of one name.
     pub may_repeat: bool,
+    /// Whether the protocol can carry a name, apart from a zero byte, which none may have: clients
+    /// pass names as C strings.
+    pub can_be: fn(&str) -> bool,
 }
 
 /// How a destination writes a name.
@@ -45,8 +48,13 @@ pub struct NameConflict {
 
 impl Names {
     /// Those of Kafka, whose records are written as they are.
-    pub const KAFKA: Self =
-        Self { spelling: Spelling::AsIs, own: &[], guarded: &[], may_repeat: true };
+    pub const KAFKA: Self = Self {
+        spelling: Spelling::AsIs,
+        own: &[],
+        guarded: &[],
+        may_repeat: true,
+        can_be: |_| true,
+    };
 
     /// Whether two names are the same there.
     pub(crate) fn are_one(&self, one: &str, other: &str) -> bool {
@@ -79,7 +87,14 @@ impl Names {
 
     /// Whether a row may not set a header of this name, whatever else is in the record.
     pub(super) fn is_reserved(&self, name: &str) -> bool {
-        self.begins(name, WALPOST) || self.has(self.own, name) || self.has(self.guarded, name)
+        self.begins(name, WALPOST)
+            || self.has(self.own, name)
+            || self.has(self.guarded, name)
+            || !self.carries(name)
+    }
+
+    fn carries(&self, name: &str) -> bool {
+        !name.contains('\0') && (self.can_be)(name)
     }
 
     /// Whether the headers that `record.place` names can be sent beside those that walpost
@@ -99,6 +114,9 @@ impl Names {
             let shown = crate::excerpt::excerpt(name);
             if self.begins(name, WALPOST) || self.has(self.own, name) {
                 return conflict(format!("has a meaning of its own for the header `{shown}`"));
+            }
+            if !self.carries(name) {
+                return conflict(format!("cannot have a header `{shown}`"));
             }
             if let Some(other) = taken.iter().find(|other| self.are_one(name, other)) {
                 let other = crate::excerpt::excerpt(other);
@@ -138,6 +156,7 @@ mod tests {
         own: &["host", "proxy-*"],
         guarded: &["content-type"],
         may_repeat: false,
+        can_be: |name| !name.contains(' '),
     };
 
     #[test]
@@ -164,7 +183,9 @@ mod tests {
 
     #[test]
     fn reserved_names_are_found_in_any_spelling() {
-        for name in ["Host", "PROXY_x", "proxy.y", "content_type", "walpost-x", "Walpost.x"] {
+        for name in
+            ["Host", "PROXY_x", "proxy.y", "content_type", "walpost-x", "Walpost.x", "a b", "\0"]
+        {
             assert!(NAMES.is_reserved(name), "{name}");
         }
         for name in ["", "hosts", "ho", "proxy", "content", "walposts", "wälpost.", "é"] {
@@ -185,9 +206,10 @@ mod tests {
             (&["walpost_topic"], "meaning of its own"),
             (&["event-type"], "one name for the headers `event-type` and `event_type`"),
             (&["a.b", "a_b"], "`a_b` and `a.b`"),
+            (&["a b"], "cannot have a header `a b`"),
         ] {
             let error = check(placed).expect_err(part);
-            assert!(error.starts_with("HTTP has") && error.contains(part), "{error}");
+            assert!(error.starts_with("HTTP ") && error.contains(part), "{error}");
         }
         assert_eq!(Names::KAFKA.check("Kafka", ["a"], ["a", "walpost.x"]), Ok(()));
     }

@@ -289,8 +289,8 @@ impl EventLog {
             %position,
             header = name,
             count,
-            "dropped row headers with reserved names: rename these members of the \
-             row's headers"
+            "dropped row headers with reserved names, or names that the destination cannot have: \
+             rename these members of the row's headers"
         );
     }
 

@@ -207,7 +207,9 @@ fn name() -> impl Strategy<Value = String> {
         });
         written.collect()
     });
-    prop_oneof![known, "h[a-c]{1,2}[-_.]?[A-C]{0,2}z"]
+    let odd = ["", " ", "a b", "h\u{e9}", "x:y", "a\nb", "\0", "q\"", &"long".repeat(100)];
+    let odd = prop::sample::select(odd.map(str::to_owned).to_vec());
+    prop_oneof![4 => known, 4 => "h[a-c]{1,2}[-_.]?[A-C]{0,2}z", 1 => odd]
 }
 
 /// Text that is no white space at its ends, which clients of NATS remove.

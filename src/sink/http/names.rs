@@ -3,6 +3,8 @@
 //! No list of such names is complete: applications behind a proxy trust what it sets. Most of these
 //! begin with `x-`, which rows therefore may not use at all; `record.place` may.
 
+use hyper::header::HeaderName;
+
 use crate::record::{Names, Spelling};
 
 pub(crate) const NAMES: Names = Names {
@@ -109,4 +111,5 @@ pub(crate) const NAMES: Names = Names {
         "x-*",
     ],
     may_repeat: false,
+    can_be: |name| HeaderName::from_bytes(name.as_bytes()).is_ok(),
 };

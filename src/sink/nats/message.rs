@@ -31,6 +31,7 @@ pub(crate) const NAMES: Names = Names {
     own: &["description", "nats-*", "status"],
     guarded: &[],
     may_repeat: false,
+    can_be: |name| !name.is_empty() && name.parse::<HeaderName>().is_ok(),
 };
 
 const KEY: &str = "walpost.key";

@@ -72,6 +72,7 @@ pub(crate) const NAMES: Names = Names {
     ],
     guarded: &["content-type", "id"],
     may_repeat: false,
+    can_be: |name| name.len() <= SHORT_MAX,
 };
 
 /// A message that can be sent.

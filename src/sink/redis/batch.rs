@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::entry_id::EntryId;
 use super::script::add_hash;
 use crate::ledger::Seq;
-use crate::record::{Names, Record, Spelling};
+use crate::record::{Names, Record};
 use crate::sink::link::Tally;
 
 /// A batch of this many entries, or bytes, is sent at once.
@@ -19,8 +19,7 @@ const HEADER: &str = "header:";
 
 /// All headers have a prefix of their own, so that rows can set any. Most clients return the fields
 /// of an entry by name: each is there once.
-pub(crate) const NAMES: Names =
-    Names { spelling: Spelling::AsIs, own: &[], guarded: &[], may_repeat: false };
+pub(crate) const NAMES: Names = Names { may_repeat: false, ..Names::KAFKA };
 
 /// The keys of a batch.
 #[derive(Debug)]

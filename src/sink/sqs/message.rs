@@ -26,6 +26,8 @@ pub(crate) const NAMES: Names = Names {
     own: &["extendedpayloadsize", "jms_sqs*", "sqslargepayloadsize"],
     guarded: &[],
     may_repeat: false,
+    // Others are not attributes.
+    can_be: |_| true,
 };
 
 /// How many attributes a message can have.

@@ -10,18 +10,12 @@ use crate::promise::Promise;
 const DEAD: &str = "orders.dead";
 
 /// Events that NATS cannot have, with the cause and a part of the reason of each.
-const CAUSES: [(&str, &str, &str); 7] = [
+const CAUSES: [(&str, &str, &str); 6] = [
     (
         "(aggregate_type, aggregate_id, event_type, headers) \
          VALUES ('order', 'k', 'bad', '{\"a\": \"x\\ny\"}')",
         "refused",
         "line break",
-    ),
-    (
-        "(aggregate_type, aggregate_id, event_type, headers) \
-         VALUES ('order', 'k', 'bad', '{\"a b\": \"x\"}')",
-        "refused",
-        "name that NATS cannot send",
     ),
     (
         "(aggregate_type, aggregate_id, event_type) VALUES ('a..b', 'k', 'bad')",
@@ -91,8 +85,8 @@ async fn policy_skip_delivers_the_others() {
     let fixture = staged("skip", &CAUSES.map(|(sql, _, _)| sql)).await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!(types(&fixture.records().await), ["placed"; 24]);
-    assert_eq!(fixture.nats.last_sequence(STREAM).await, 24);
+    assert_eq!(types(&fixture.records().await), ["placed"; 21]);
+    assert_eq!(fixture.nats.last_sequence(STREAM).await, 21);
     stop(walpost).await;
 }
 
@@ -109,7 +103,7 @@ async fn dead_letters_are_in_the_stream_once_also_under_kills() {
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
     let records = fixture.records().await;
-    assert_eq!(types(&records), ["placed"; 15]);
+    assert_eq!(types(&records), ["placed"; 12]);
     let letters: Vec<_> = records.iter().filter(|record| record.topic == DEAD).collect();
     let found: Vec<_> = letters.iter().map(|letter| letter.header("walpost.cause")).collect();
     let expected: Vec<_> = causes.map(|(_, cause, _)| Some(*cause)).collect();
