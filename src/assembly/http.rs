@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::other_sinks::tls_files;
+use super::other_sinks::{check_too_large, tls_files};
 use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -40,6 +40,7 @@ pub(crate) fn http_config(
         return Err(invalid(Setting::HttpUrl, "is needed with sink.kind = \"http\""));
     }
     let url = HttpUrl::parse(url).map_err(|error| invalid(Setting::HttpUrl, &error))?;
+    check_too_large(config)?;
     if config.poison.missing_topic.is_some() && !url.names_topic() {
         let reason = "has no effect without {topic} in http.url: remove it";
         return Err(invalid(Setting::PoisonMissingTopic, reason));

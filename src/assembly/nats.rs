@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
-use super::other_sinks::tls_files;
+use super::other_sinks::{check_too_large, tls_files};
 use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
-use crate::record::Policy;
 use crate::relay::core::Core;
 use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::nats::{Claims, KEY, bucket, check_subject};
@@ -67,11 +66,7 @@ pub(crate) fn nats_config(
         let reason = format!("is the subject of dead letters: {reason}");
         return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
     }
-    if config.poison.too_large == Policy::DeadLetter {
-        let reason = "a dead letter has the payload of its event, and NATS does not accept that \
-                      either: set `halt` or `skip`";
-        return Err(config.invalid(Setting::PoisonTooLarge, &reason));
-    }
+    check_too_large(config)?;
     let (roots, identity) = tls_files(
         config,
         environment,

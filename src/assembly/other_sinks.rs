@@ -61,6 +61,23 @@ pub(super) fn router(
     Ok(Router::new(profile).allowing(allowed.without(Some(reserved))).naming(names))
 }
 
+/// A dead letter is no smaller than its event.
+#[cfg(any(
+    feature = "http",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis",
+    feature = "sqs"
+))]
+pub(super) fn check_too_large(config: &Config) -> Result<(), ConfigError> {
+    if config.poison.too_large != crate::record::Policy::DeadLetter {
+        return Ok(());
+    }
+    let reason = "a dead letter has the payload of its event, and the destination does not accept that \
+                  either: set `halt` or `skip`";
+    Err(config.invalid(Setting::PoisonTooLarge, &reason))
+}
+
 /// The authorities to trust, and the client's certificate with its private key.
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 type TlsFiles = (Option<PathBuf>, Option<(PathBuf, PathBuf)>);

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use secrecy::ExposeSecret as _;
 
-use super::other_sinks::tls_files;
+use super::other_sinks::{check_too_large, tls_files};
 use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
-use crate::record::Policy;
 use crate::relay::core::Core;
 use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::{
@@ -50,11 +49,7 @@ pub(crate) fn rabbit_config(
                       {topic} or a text of its own, or name an exchange";
         return Err(invalid(Setting::RabbitmqRoutingKey, reason));
     }
-    if config.poison.too_large == Policy::DeadLetter {
-        let reason = "a dead letter has the payload of its event, and RabbitMQ does not accept that \
-                      either: set `halt` or `skip`";
-        return Err(invalid(Setting::PoisonTooLarge, reason));
-    }
+    check_too_large(config)?;
     let (roots, identity) = tls_files(
         config,
         environment,

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
-use super::other_sinks::tls_files;
+use super::other_sinks::{check_too_large, tls_files};
 use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
-use crate::record::Policy;
 use crate::relay::core::Core;
 use crate::relay::{Relay, StateSettings, StopHandle, Until, stop_channel};
 use crate::sink::redis::{Claims, owner_key};
@@ -67,11 +66,7 @@ pub(crate) fn redis_config(
                       another one";
         return Err(config.invalid(Setting::RedisStream, &reason));
     }
-    if config.poison.too_large == Policy::DeadLetter {
-        let reason = "a dead letter has the payload of its event, and Redis does not accept that \
-                      either: set `halt` or `skip`";
-        return Err(config.invalid(Setting::PoisonTooLarge, &reason));
-    }
+    check_too_large(config)?;
     let (roots, identity) = tls_files(
         config,
         environment,

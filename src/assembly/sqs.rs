@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::other_sinks::check_too_large;
 use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
@@ -56,11 +57,7 @@ pub(crate) fn sqs_config(
         }
         _ => {}
     }
-    if config.poison.too_large == Policy::DeadLetter {
-        let reason = "a dead letter has the payload of its event, and SQS does not accept that \
-                      either: set `halt` or `skip`";
-        return Err(invalid(Setting::PoisonTooLarge, reason));
-    }
+    check_too_large(config)?;
     let endpoint = match &sqs.endpoint {
         None => queue.endpoint().clone(),
         Some(text) => {

@@ -236,7 +236,7 @@ async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 pub(super) fn exit(error: &RelayError) -> Exit {
     match error {
         RelayError::Halt { halt, .. } => match **halt {
-            Halt::Poison { .. } | Halt::Changed { .. } => Exit::Poison,
+            Halt::Poison { .. } | Halt::DeadLetter { .. } | Halt::Changed { .. } => Exit::Poison,
             Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => source.into(),

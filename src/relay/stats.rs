@@ -89,7 +89,7 @@ impl Stats {
             self.confirmed = confirmed;
             metrics.confirmed_lsn.set(confirmed.as_u64());
         }
-        if let Some(Halt::Poison { poison, .. }) = core.halted()
+        if let Some(poison) = core.halted().and_then(Halt::poison)
             && !std::mem::replace(&mut self.halted, true)
         {
             metrics.poisoned(poison.cause.key(), "halt");

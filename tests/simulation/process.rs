@@ -13,7 +13,7 @@ use walpost::Lsn;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::record::{Policies, Policy};
 use walpost::record::{RecordConfig, Router};
-use walpost::relay::core::{Core, Halt};
+use walpost::relay::core::Core;
 use walpost::relay::{
     CommitLimits, Relay, RelayError, RelaySettings, StateSettings, StopHandle, Summary, Until,
     stop_channel,
@@ -359,10 +359,7 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
         Err(RelayError::Source(error)) => Exit::Source(error),
         Err(RelayError::Halt { halt, remedy }) => {
             let sure = !remedy.starts_with("records before it were not delivered");
-            let position = match halt.as_ref() {
-                Halt::Poison { poison, .. } => Some(poison.position),
-                Halt::Plan(_) | Halt::Changed { .. } => None,
-            };
+            let position = halt.poison().map(|poison| poison.position);
             let commit = position.map_or(Lsn::ZERO, |position| position.commit_lsn);
             let ordinal = position.map_or(0, |position| position.ordinal);
             Exit::Halted { commit, ordinal, sure, text: format!("{halt}; {remedy}") }

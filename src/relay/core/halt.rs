@@ -5,7 +5,7 @@ use std::fmt;
 use crate::excerpt::excerpt;
 use crate::lsn::Lsn;
 use crate::outbox::{PlanError, TableName};
-use crate::record::Poison;
+use crate::record::{Cause, Poison};
 
 /// Why the relay halts until an operator acts.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -17,6 +17,20 @@ pub enum Halt {
         origin: EventOrigin,
         /// Why it is undeliverable.
         poison: Poison,
+    },
+    /// The dead letter of an event is permanently rejected.
+    #[error(
+        "{origin}, {poison}; this is its dead letter: have the destination accept it, or set poison.{} \
+         to `skip`",
+        cause.key()
+    )]
+    DeadLetter {
+        /// The table or message that the event is from.
+        origin: EventOrigin,
+        /// The event, and why its dead letter is undeliverable.
+        poison: Poison,
+        /// Why the event is.
+        cause: Cause,
     },
     /// The outbox table's columns do not match the configuration.
     #[error(transparent)]
@@ -32,11 +46,19 @@ pub enum Halt {
 }
 
 impl Halt {
+    /// The event that cannot be delivered.
+    pub fn poison(&self) -> Option<&Poison> {
+        match self {
+            Self::Poison { poison, .. } | Self::DeadLetter { poison, .. } => Some(poison),
+            Self::Plan(_) | Self::Changed { .. } => None,
+        }
+    }
+
     /// How an operator resumes on `slot`: by making the event deliverable, or by skipping it, without
     /// a state topic with its whole transaction. Valid only once everything before it is durable.
     pub fn remedy(&self, slot: &str, has_state: bool) -> String {
         let commit_lsn = match self {
-            Self::Poison { poison, .. } if has_state => {
+            Self::Poison { poison, .. } | Self::DeadLetter { poison, .. } if has_state => {
                 return format!(
                     "then start walpost again. Nothing from its transaction on is confirmed, and \
                      the WAL cannot be edited: to skip this event, publish it by hand, then run \
@@ -44,7 +66,9 @@ impl Halt {
                     poison.position
                 );
             }
-            Self::Poison { poison, .. } => poison.position.commit_lsn,
+            Self::Poison { poison, .. } | Self::DeadLetter { poison, .. } => {
+                poison.position.commit_lsn
+            }
             Self::Changed { commit_lsn, .. } => *commit_lsn,
             Self::Plan(_) => return "then start walpost again".to_owned(),
         };

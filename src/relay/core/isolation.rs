@@ -35,8 +35,8 @@ pub(super) struct IsolatedRecord {
     /// The poison event that it becomes if it is rejected, without the cause.
     poison: Poison,
     place: Place,
-    /// Whether it is a dead letter itself.
-    pub(super) is_dead_letter: bool,
+    /// Why its event is undeliverable, if it is a dead letter itself.
+    letter_of: Option<Cause>,
 }
 
 impl Isolation {
@@ -51,11 +51,11 @@ impl IsolatedRecord {
         origin: EventOrigin,
         event: &Event<'_>,
         place: Place,
-        is_dead_letter: bool,
+        letter_of: Option<Cause>,
     ) -> Self {
         let cause = Cause::Refused { topic: place.topic.clone(), why: String::new() };
         let poison = Poison::new(cause, event);
-        Self { seq, origin, poison, place, is_dead_letter }
+        Self { seq, origin, poison, place, letter_of }
     }
 
     /// The poison event that results from this rejection.
@@ -136,14 +136,19 @@ impl Core {
     fn judge(&mut self, refusal: &Refusal) {
         let Some(isolation) = &mut self.isolation else { return };
         let Some(record) = &isolation.record else { return };
-        let (lane, is_dead_letter) = (record.place.lane, record.is_dead_letter);
-        let topic = Some(&record.place).filter(|place| place.is_of_topic);
-        let topic = topic.map(|place| place.topic.clone());
+        let Place { topic, lane, is_of_topic } = record.place.clone();
+        // A dead letter that is refused as its event was has the same fault: what shows that of the event
+        // shows it of the letter.
+        let of_event = record.letter_of.as_ref().and_then(|cause| {
+            cause.topic().filter(|topic| refusal.cause(topic) == *cause).map(str::to_owned)
+        });
+        let is_letter = record.letter_of.is_some() && of_event.is_none();
+        let topic = is_of_topic.then_some(of_event.unwrap_or(topic));
         // A topic that does not exist yet is waited for, and a halt would not help a dead letter.
         let waits = refusal.ground == Ground::MissingTopic
-            && (is_dead_letter || self.policies.missing_topic.is_none());
-        let suspicion =
-            isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_dead_letter, topic));
+            && (record.letter_of.is_some() || self.policies.missing_topic.is_none());
+        isolation.suspicion.take_if(|one| one.is_letter != is_letter);
+        let suspicion = isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_letter, topic));
         if suspicion.is_at_fault() && !waits && lane.is_some() {
             return self.quarantine_or_halt(refusal);
         }
@@ -159,13 +164,13 @@ impl Core {
                  hand, and run `walpost skip --position {position} --apply`"
             )
         } else {
-            let other = if is_dead_letter { "dead letter" } else { "event" };
+            let other = if is_letter { "dead letter" } else { "event" };
             format!(
                 "{origin}, {poison}; trying again: it is not known to be the event's fault, because \
                  the destination has not accepted another {other} each time since"
             )
         };
-        if let Some(lane) = lane.filter(|_| !waits && !is_dead_letter) {
+        if let Some(lane) = lane.filter(|_| !waits && !is_letter) {
             suspicion.probe(lane, outage.clone());
         }
         self.ask_for_replay(&outage);
@@ -175,10 +180,13 @@ impl Core {
     fn quarantine_or_halt(&mut self, refusal: &Refusal) {
         let Some(mut isolation) = self.isolation.take() else { return };
         let Some(record) = isolation.record.take() else { return };
-        let is_dead_letter = record.is_dead_letter;
+        let letter_of = record.letter_of.clone();
         let (origin, poison) = record.refused(refusal);
-        if is_dead_letter || self.policies.of(&poison.cause) == Policy::Halt {
-            let halt = Box::new(Halt::Poison { origin, poison });
+        if letter_of.is_some() || self.policies.of(&poison.cause) == Policy::Halt {
+            let halt = Box::new(match letter_of {
+                Some(cause) => Halt::DeadLetter { origin, poison, cause },
+                None => Halt::Poison { origin, poison },
+            });
             self.phase = Phase::Halting { halt, all_before_durable: true };
             return;
         }

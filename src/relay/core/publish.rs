@@ -93,7 +93,7 @@ impl Core {
         match offered {
             Offered::Taken { weight, isolated } => {
                 let isolated_record = isolated.map(|place| {
-                    IsolatedRecord::new(seq, self.origin(message), event, place, false)
+                    IsolatedRecord::new(seq, self.origin(message), event, place, None)
                 });
                 self.produced(event.position, weight, isolated_record)?;
                 self.ordinary = Some(seq);
@@ -103,7 +103,7 @@ impl Core {
             Offered::Full => Ok(Taken::NotYet),
             Offered::Suspect { refusal, isolated } => {
                 let isolated_record = isolated.map(|place| {
-                    IsolatedRecord::new(seq, self.origin(message), event, place, false)
+                    IsolatedRecord::new(seq, self.origin(message), event, place, None)
                 });
                 self.produced(event.position, 0, isolated_record)?;
                 self.suspected(seq, &refusal);
@@ -177,8 +177,9 @@ impl Core {
         };
         match offered {
             Offered::Taken { weight, isolated } => {
+                let letter_of = Some(poison.cause.clone());
                 let isolated_record = isolated
-                    .map(|place| IsolatedRecord::new(seq, origin.clone(), event, place, true));
+                    .map(|place| IsolatedRecord::new(seq, origin.clone(), event, place, letter_of));
                 self.produced(event.position, weight, isolated_record)?;
                 self.note_letter(seq);
                 self.counters.dead_letters += 1;
@@ -187,8 +188,9 @@ impl Core {
             }
             Offered::Full => Ok(Taken::NotYet),
             Offered::Suspect { refusal, isolated } => {
+                let letter_of = Some(poison.cause);
                 let isolated_record =
-                    isolated.map(|place| IsolatedRecord::new(seq, origin, event, place, true));
+                    isolated.map(|place| IsolatedRecord::new(seq, origin, event, place, letter_of));
                 self.produced(event.position, 0, isolated_record)?;
                 self.suspected(seq, &refusal);
                 Ok(Taken::Yes)
@@ -197,8 +199,8 @@ impl Core {
                 self.ask_for_replay(&reason);
                 Ok(Taken::Yes)
             }
-            Offered::Refused(poison) => {
-                self.halt(Halt::Poison { origin, poison });
+            Offered::Refused(refused) => {
+                self.halt(Halt::DeadLetter { origin, poison: refused, cause: poison.cause });
                 Ok(Taken::Yes)
             }
         }

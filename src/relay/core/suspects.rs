@@ -19,7 +19,8 @@
 //! when there was none left.
 //!
 //! Events say nothing about a dead letter, which goes elsewhere: that is at fault if other dead letters
-//! are accepted.
+//! are accepted. One that is refused with the same answer as its event, though, has the event's fault, and
+//! is judged as that was: walpost halts, since nothing is left to do with it.
 //!
 //! A destination where all events have one order cannot be probed: nothing may be published before the
 //! suspect, and what is there already counts as accepted without being sent. No other write is evidence:
@@ -56,8 +57,9 @@ pub(super) struct Suspicion {
     evidence: u32,
     /// Its topic, if that goes to a place of its own.
     topic: Option<String>,
-    /// Whether it is a dead letter: only others of those are evidence then.
-    is_letter: bool,
+    /// Whether it is a dead letter: only others of those are evidence then, unless its event was refused
+    /// alike.
+    pub(super) is_letter: bool,
     /// The dead letters produced since: they are no evidence about events.
     letters: HashSet<Seq>,
     /// What was produced since for other topics, if each goes to a place of its own.

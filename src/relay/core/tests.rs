@@ -541,7 +541,9 @@ fn a_dead_letter_that_is_too_large_halts_before_it_is_built() {
     let row = [Some("1"), Some("a"), None, Some(wide.as_str()), Some("{}")];
     let message = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
     assert_eq!(core.receive(&message, &mut Narrow), Ok(Taken::Yes));
-    let Some(Halt::Poison { poison, .. }) = core.halted() else { panic!("{:?}", core.halted()) };
+    let Some(Halt::DeadLetter { poison, .. }) = core.halted() else {
+        panic!("{:?}", core.halted())
+    };
     assert_eq!(poison.cause.key(), "too_large");
     assert_eq!(core.counters().dead_letters, 0);
 }

@@ -20,6 +20,7 @@ async fn settings_that_do_not_fit_are_errors() {
         ("[http]\nauthorization = \"Bearer s3cret\\n\"\n", "`http.authorization`"),
         ("[record]\nplace = ['n:partition']\n", "only topics of Kafka"),
         ("[poison]\nrefused = 'dead_letter'\n", "{topic}"),
+        ("[poison]\ntoo_large = 'dead_letter'\n", "`poison.too_large`"),
     ] {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), toml).expect("it can be written");

@@ -18,8 +18,9 @@ async fn staged(policy: &str) -> HttpFixture {
     });
     let mut fixture = HttpFixture::with(receiver).await;
     fixture.url = fixture.url.replace("/events", "/{topic}");
+    let too_large = if policy == "dead_letter" { "skip" } else { policy };
     let toml = format!(
-        "[poison]\nrefused = '{policy}'\ntoo_large = '{policy}'\ndead_letter_topic = 'dead'\n"
+        "[poison]\nrefused = '{policy}'\ntoo_large = '{too_large}'\ndead_letter_topic = 'dead'\n"
     );
     let fixture = fixture.configured(&toml);
     let bad = |kind: &str| {
@@ -82,7 +83,7 @@ async fn dead_letters_go_to_their_own_url() {
     let walpost = fixture.command("run").env("WALPOST_HTTP_SECRET", secret(0)).start();
     fixture.confirmed(LONG_TIMEOUT).await;
     assert_eq!(accepted(&fixture, "outbox.event.order").len(), 9);
-    assert_eq!(accepted(&fixture, "dead").len(), 2);
+    assert_eq!(accepted(&fixture, "dead").len(), 1);
     let letters = fixture.receiver.accepted();
     let mut letters = letters.iter().filter(|request| request.target == "/dead");
     let letter =
@@ -104,6 +105,24 @@ async fn dead_letters_go_to_their_own_url() {
     assert_eq!(body["position"].as_str(), letter.header("walpost-position"), "{body}");
     assert!(body["error"].as_str().is_some_and(|text| text.contains("422")), "{body}");
     stop(walpost).await;
+}
+
+/// A firewall that refuses the payload refuses it in a dead letter too: that ends, with a message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letter_that_is_refused_as_its_event_was_halts() {
+    let fixture = staged("dead_letter").await;
+    fixture.receiver.answers(|request| match request.header("event-type") {
+        Some("placed") => Answer::of(200),
+        _ => Answer::of(403),
+    });
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert_eq!(code, Some(4), "{said}");
+    let id = "SELECT id::text FROM public.outbox WHERE event_type = 'bad'";
+    let id = fixture.inner.postgres.query_text(id).await.expect("a row");
+    for part in [&*id, "403", "topic `dead`", "its dead letter", "poison.refused"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(accepted(&fixture, "dead").is_empty());
 }
 
 /// Found before anything is sent.

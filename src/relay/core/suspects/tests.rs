@@ -310,9 +310,12 @@ fn events_of_another_place_are_no_evidence() {
 }
 
 #[test]
-fn events_are_no_evidence_against_a_dead_letter() {
+fn events_are_no_evidence_against_a_dead_letter_that_is_refused_in_another_way() {
     let (mut core, mut to) = (core_with(Policy::DeadLetter), Destination::default());
-    let answer = |event: usize, is_letter: bool| (is_letter || event == 1).then(ambiguous);
+    let other = || Refusal { reason: "no such queue".to_owned(), ..ambiguous() };
+    let answer = |event: usize, is_letter: bool| {
+        if is_letter { Some(other()) } else { refuses(1)(event, false) }
+    };
     for _ in 0..20 {
         round(&mut core, &mut to, 3, &answer);
         assert!(core.halted().is_none(), "{:?}", core.halted());
@@ -322,6 +325,31 @@ fn events_are_no_evidence_against_a_dead_letter() {
         round(&mut core, &mut to, 3, &refuses(usize::MAX));
     }
     assert_eq!(core.undelivered(), 0);
+}
+
+#[test]
+fn dead_letter_that_is_refused_as_its_event_was_halts_once_others_are_accepted() {
+    for guilty in [0, 1] {
+        let (mut core, mut to) = (core_with(Policy::DeadLetter), Destination::default());
+        to.has_places = guilty > 0;
+        let answer = |event: usize, is_letter: bool| refuses(guilty)(event, is_letter);
+        while core.counters().dead_letters == 0 {
+            round(&mut core, &mut to, 5, &answer);
+        }
+        // An outage is no verdict.
+        for _ in 0..20 {
+            round(&mut core, &mut to, 5, &|_, _| Some(ambiguous()));
+            assert!(core.halted().is_none(), "{guilty}: {:?}", core.halted());
+        }
+        for _ in 0..2 * EVIDENCE + 3 {
+            round(&mut core, &mut to, 5, &answer);
+        }
+        let halt = core.halted().map(ToString::to_string).unwrap_or_default();
+        assert!(core.is_drained(), "{guilty}: {core:?}");
+        for part in ["(id ", "topic `walpost.dead-letter`", "forbidden", "its dead letter"] {
+            assert!(halt.contains(part), "{guilty}: {halt}");
+        }
+    }
 }
 
 #[test]
