@@ -484,7 +484,7 @@ impl Core {
     fn halt(&mut self, halt: Halt) {
         if self.is_probing() {
             // The suspect comes first.
-            return self.end_probing();
+            return self.end_probing_before(&halt);
         }
         if self.halted().is_none() && !self.is_replayed_before_halt() {
             self.phase = Phase::Halting { halt: Box::new(halt), all_before_durable: false };

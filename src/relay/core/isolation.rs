@@ -170,8 +170,9 @@ impl Core {
                  the destination has not accepted another {other} each time since"
             )
         };
+        let outage = suspicion.waits(outage);
         if let Some(lane) = lane.filter(|_| !waits && !is_letter) {
-            suspicion.probe(lane, outage.clone());
+            suspicion.probe(lane);
         }
         self.ask_for_replay(&outage);
     }

@@ -223,7 +223,7 @@ impl Core {
     }
 
     /// The table or message prefix of the event in `message`.
-    fn origin(&self, message: &Message) -> EventOrigin {
+    pub(super) fn origin(&self, message: &Message) -> EventOrigin {
         let of_table = |insert: &Insert| self.outbox.table(insert.relation).cloned();
         match message {
             Message::Logical(logical) => EventOrigin::Message(logical.prefix.clone()),

@@ -31,7 +31,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::offer::{Offered, offer};
-use super::{Core, Outlet, Taken};
+use super::{Core, Halt, Outlet, Taken};
 use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, EventError};
 use crate::pgoutput::Message;
@@ -74,6 +74,8 @@ pub(super) struct Suspicion {
     others: VecDeque<EventPosition>,
     /// Why the suspect is not delivered, for the log.
     outage: String,
+    /// Why nothing behind it may be published, if that is so.
+    halts_behind: String,
 }
 
 #[derive(Debug, Default)]
@@ -122,10 +124,19 @@ impl Suspicion {
     }
 
     /// Produces others in the next replay.
-    pub(super) fn probe(&mut self, lane: u64, outage: String) {
+    pub(super) fn probe(&mut self, lane: u64) {
         self.lanes.insert(lane);
-        self.outage = outage;
         self.round = Round::Probing;
+    }
+
+    /// Records why the suspect is not delivered; returns that with what else is known.
+    pub(super) fn waits(&mut self, outage: String) -> String {
+        self.outage = outage;
+        self.outage()
+    }
+
+    fn outage(&self) -> String {
+        format!("{}{}", self.outage, self.halts_behind)
     }
 
     /// The next suspect: a refused probe. The search goes on where it was, and has to find its own
@@ -175,13 +186,24 @@ impl Core {
         self.interrupt_probing();
     }
 
+    /// Like [`Core::end_probing`], because walpost halts at what was read: nothing behind that may be
+    /// published. That halt comes once the suspect is accepted, or is not the reason any more.
+    pub(super) fn end_probing_before(&mut self, halt: &Halt) {
+        if let Some(one) = self.suspicion_mut() {
+            one.halts_behind = format!(
+                "; nor may one be tried behind the next one, at which walpost halts: {halt}"
+            );
+        }
+        self.end_probing();
+    }
+
     /// Like [`Core::end_probing`], for a reason that says nothing about probes.
     pub(super) fn interrupt_probing(&mut self) {
         if let Some(one) = self.suspicion_mut()
             && let Round::Past { .. } = one.round
         {
             one.round = Round::Alone;
-            let outage = one.outage.clone();
+            let outage = one.outage();
             self.ask_for_replay(&outage);
         }
     }
@@ -212,7 +234,7 @@ impl Core {
         match offered {
             // Its policy is to halt: nothing behind it may be published.
             Some(Offered::Refused(poison)) if self.policies.of(&poison.cause) == Policy::Halt => {
-                self.end_probing();
+                self.halt(Halt::Poison { origin: self.origin(message), poison });
             }
             Some(Offered::Full) => return Ok(Taken::NotYet),
             Some(Offered::Broken(reason)) => self.ask_for_replay(&reason),
@@ -253,8 +275,8 @@ impl Core {
             Err(error) if matches!(message, Message::Logical(_)) => {
                 return Some(Offered::Refused(error.into()));
             }
-            Err(_) => {
-                self.end_probing();
+            Err(error) => {
+                self.halt(Halt::Poison { origin: self.origin(message), poison: error.into() });
                 return None;
             }
         };
@@ -293,7 +315,8 @@ impl Core {
         one.is_other_accepted = true;
         let round = std::mem::replace(&mut one.round, Round::Alone);
         if let Round::Past { .. } = round {
-            let outage = one.outage.clone();
+            one.halts_behind.clear();
+            let outage = one.outage();
             self.verdicts += 1;
             self.ask_for_replay(&outage);
         }

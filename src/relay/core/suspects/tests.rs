@@ -353,6 +353,37 @@ fn dead_letter_that_is_refused_as_its_event_was_halts_once_others_are_accepted()
 }
 
 #[test]
+fn event_that_halts_behind_a_suspect_is_named_with_it() {
+    let mut core = core_with(Policy::Skip);
+    core.policies.missing_field = Policy::Halt;
+    let mut to = Destination::default();
+    let row = [Some("7"), Some("order"), None, Some("e"), Some("{}")];
+    let halting = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
+    for number in 0..10 {
+        core.producer_replaced();
+        to.in_flight.clear();
+        begun(&mut core, &mut to);
+        for message in [&insert(0), &halting, &insert(2)] {
+            if !core.wants_input() {
+                break;
+            }
+            assert_eq!(core.receive(message, &mut to), Ok(Taken::Yes));
+            for (seq, event, _) in std::mem::take(&mut to.in_flight) {
+                assert_eq!(event, 0, "nothing behind it is published");
+                core.suspected(seq, &ambiguous());
+            }
+        }
+        assert!(core.halted().is_none() && core.counters().skipped == 0);
+        let why = core.wants_replay().expect("it is tried again");
+        let is_named = |part: &str| why.contains(part);
+        assert!(
+            number < 2 || ["(id 0)", "(id 7)", "aggregate_id"].into_iter().all(is_named),
+            "{why}"
+        );
+    }
+}
+
+#[test]
 fn nothing_is_confirmed_past_a_suspect_that_was_passed_over() {
     let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
     for _ in 0..2 {
