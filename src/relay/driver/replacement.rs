@@ -14,7 +14,8 @@ use crate::sink::Sink;
 use crate::source::Source;
 
 /// How long the relay looks for an event to probe with while a suspect waits. Each time that none was
-/// accepted it is doubled, up to the maximum.
+/// accepted it is doubled, since one may stand behind any amount of other tables' WAL; and not more, since
+/// the destination may accept the suspect meanwhile. The maximum is that at the end of the WAL.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(16);
 
@@ -30,8 +31,16 @@ pub(super) struct ReplayState {
     progress: Option<Progress>,
     /// The LSN up to which everything was received before the last replay.
     received: Lsn,
-    /// Since when an event to probe with is looked for.
-    probing: Option<(Probing, Instant)>,
+    probing: Option<Search>,
+}
+
+/// The search for an event to probe with.
+#[derive(Clone, Copy)]
+struct Search {
+    of: Probing,
+    since: Instant,
+    /// The end of the WAL when it began.
+    end: Lsn,
 }
 
 /// The flush LSN, and how much was found out about failed records. If neither has increased since the
@@ -51,6 +60,23 @@ impl ReplayState {
         received >= self.received
     }
 
+    /// Whether to end the search for an event to probe with: it is `search`ed until everything up to
+    /// `received` was read of the WAL, which ended at `flushed` when the session was opened.
+    fn ends_probing(
+        &mut self,
+        search: Option<Probing>,
+        (received, flushed): (Lsn, Lsn),
+        now: Instant,
+    ) -> bool {
+        let known = self.probing.filter(|known| Some(known.of) == search);
+        self.probing = known.or(search.map(|of| Search { of, since: now, end: flushed }));
+        self.probing.is_some_and(|Search { of, since, end }| {
+            let wait = PROBE_WAIT.saturating_mul(1 << of.in_vain.min(16));
+            let is_at_end = received >= end;
+            now - since >= if is_at_end { wait.min(PROBE_WAIT_MAX) } else { wait }
+        })
+    }
+
     /// Begins a replay; returns how long to wait before it.
     fn begin(&mut self, progress: Progress, received: Lsn) -> Duration {
         if self.progress.is_none_or(|last| progress > last) {
@@ -65,12 +91,8 @@ impl ReplayState {
 impl<P: Source, S: Sink> Relay<P, S> {
     /// Has the suspect tried again if nothing to probe with was found in time.
     pub(super) fn check_probing(&mut self) {
-        let looks = self.core.looks_for_probe();
-        let known = self.replay.probing.filter(|(known, _)| Some(*known) == looks);
-        self.replay.probing = known.or(looks.map(|looks| (looks, Instant::now())));
-        let Some((Probing { in_vain, .. }, since)) = self.replay.probing else { return };
-        let wait = PROBE_WAIT.saturating_mul(1 << in_vain.min(10)).min(PROBE_WAIT_MAX);
-        if since.elapsed() >= wait {
+        let positions = (self.core.resume_at(), self.session.flushed);
+        if self.replay.ends_probing(self.core.looks_for_probe(), positions, Instant::now()) {
             self.core.end_probing();
         }
     }
@@ -123,5 +145,27 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.take_reports();
         self.core.producer_replaced();
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_for_a_probe_gets_to_the_end_of_any_backlog_and_ends_soon_there() {
+        let seconds = |in_vain: u32, received: u64| {
+            let (mut replay, start) = (ReplayState::default(), Instant::now());
+            let search = Some(Probing { probes: 0, in_vain });
+            let mut ends = |after: u64, flushed: u64| {
+                let now = start + Duration::from_secs(after);
+                replay.ends_probing(search, (Lsn::new(received), Lsn::new(flushed)), now)
+            };
+            assert!(!ends(0, 100));
+            // A later session has more WAL, which is not what the search began with.
+            (1..10_000).find(|after| ends(*after, 500))
+        };
+        assert_eq!([0, 1, 4, 12].map(|in_vain| seconds(in_vain, 99)), [1, 2, 16, 4096].map(Some));
+        assert_eq!([0, 1, 4, 12].map(|in_vain| seconds(in_vain, 100)), [1, 2, 16, 16].map(Some));
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct SessionState {
     pub(super) received: ReceivedTransactions,
     /// The position at which the relay ends by itself; known from the first session on.
     pub(super) until: Option<Lsn>,
+    /// The end of flushed WAL when the last session was opened.
+    pub(super) flushed: Lsn,
     delay: Backoff,
 }
 
@@ -55,6 +57,7 @@ impl Default for SessionState {
             last: None,
             received: ReceivedTransactions::default(),
             until: None,
+            flushed: Lsn::ZERO,
             delay: backoff(BACKOFF_LIMIT),
         }
     }
@@ -223,6 +226,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             });
         }
         self.diagnostics.stats.session_began(session);
+        self.session.flushed = session.flushed();
         self.diagnostics.stuck_stream.opened(session.flushed());
         let (identity, timeline) = (session.identity(), session.timeline());
         self.sink.begins(&Origin {
