@@ -37,6 +37,12 @@ pub trait Outlet {
         false
     }
 
+    /// Whether records of other lanes may be published behind a suspect that was refused, with the same
+    /// producer.
+    fn outlives_refusals(&self) -> bool {
+        false
+    }
+
     /// Checks, before a record is built, whether one of at least `bytes` for `topic` may be
     /// accepted. What it rejects, [`Outlet::produce`] would reject too.
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {

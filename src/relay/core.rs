@@ -421,9 +421,9 @@ impl Core {
         self.isolation.is_some()
     }
 
-    /// How many records were permanently rejected, and are diverted when they are read again, and how
-    /// often another event was accepted while a suspect waited: progress that the flush LSN does not
-    /// show.
+    /// How often something was found out about a failed record: that an earlier one fails too, that another
+    /// event was accepted while it was refused, that it is at fault. This is progress that the flush LSN does
+    /// not show.
     pub fn verdicts(&self) -> u64 {
         self.verdicts
     }

@@ -116,6 +116,10 @@ impl Outlet for ConfiguredSink {
         each!(self, sink => sink.has_place_for_each_topic())
     }
 
+    fn outlives_refusals(&self) -> bool {
+        each!(self, sink => sink.outlives_refusals())
+    }
+
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         each!(self, sink => sink.admits(topic, bytes))
     }

@@ -136,7 +136,7 @@ impl Core {
     fn judge(&mut self, refusal: &Refusal) {
         let Some(isolation) = &mut self.isolation else { return };
         let Some(record) = &isolation.record else { return };
-        let Place { topic, lane, is_of_topic } = record.place.clone();
+        let Place { topic, lane, is_of_topic, outlives_refusals } = record.place.clone();
         // A dead letter that is refused as its event was has the same fault: what shows that of the event
         // shows it of the letter.
         let of_event = record.letter_of.as_ref().and_then(|cause| {
@@ -149,7 +149,9 @@ impl Core {
             && (record.letter_of.is_some() || self.policies.missing_topic.is_none());
         isolation.suspicion.take_if(|one| one.is_letter != is_letter);
         let suspicion = isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_letter, topic));
-        if suspicion.is_at_fault() && !waits && lane.is_some() {
+        let (is_at_fault, is_new) = suspicion.is_at_fault();
+        self.verdicts += u64::from(is_new);
+        if is_at_fault && !waits && lane.is_some() {
             return self.quarantine_or_halt(refusal);
         }
         let Some(record) = isolation.record.take() else { return };
@@ -172,7 +174,11 @@ impl Core {
         };
         let outage = suspicion.waits(outage);
         if let Some(lane) = lane.filter(|_| !waits && !is_letter) {
-            suspicion.probe(lane);
+            let from_here = outlives_refusals && matches!(self.phase, Phase::Running);
+            suspicion.probe(lane, from_here);
+            if from_here {
+                return;
+            }
         }
         self.ask_for_replay(&outage);
     }
@@ -212,7 +218,8 @@ impl Core {
         if let Failed::At(position) = failed
             && self.isolation.as_ref().is_none_or(|isolation| position < isolation.position)
         {
-            self.isolation = Some(Isolation::at(position));
+            let replaced = self.isolation.replace(Isolation::at(position));
+            self.verdicts += u64::from(replaced.is_some());
         }
     }
 

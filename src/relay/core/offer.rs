@@ -13,12 +13,15 @@ pub(super) struct Place {
     pub(super) lane: Option<u64>,
     /// See [`Outlet::has_place_for_each_topic`].
     pub(super) is_of_topic: bool,
+    /// See [`Outlet::outlives_refusals`].
+    pub(super) outlives_refusals: bool,
 }
 
 impl Place {
     fn of(record: &Record<'_>, outlet: &impl Outlet) -> Self {
         let (topic, lane) = (record.topic.to_owned(), outlet.lane(record));
-        Self { topic, lane, is_of_topic: outlet.has_place_for_each_topic() }
+        let is_of_topic = outlet.has_place_for_each_topic();
+        Self { topic, lane, is_of_topic, outlives_refusals: outlet.outlives_refusals() }
     }
 }
 

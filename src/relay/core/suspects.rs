@@ -14,9 +14,10 @@
 //! the session is lost or the feed changes meanwhile. Then everything from the
 //! flush LSN on is read again, and the suspect is produced alone; the accepted probe is repeated.
 //!
-//! A producer may take nothing more once a record has failed, as Kafka's do, so one replay may be one
-//! probe. Therefore the next search goes on behind the probes that have failed, and begins again only
-//! when there was none left.
+//! A producer that takes others after a refusal is given them without that replay
+//! ([`Outlet::outlives_refusals`]). Another may take nothing more once a record has failed, as Kafka's do,
+//! so one replay may be one probe. Therefore the next search goes on behind the probes that have failed, and
+//! begins again only when there was none left.
 //!
 //! Events say nothing about a dead letter, which goes elsewhere: that is at fault if other dead letters
 //! are accepted. One that is refused with the same answer as its event, though, has the event's fault, and
@@ -112,10 +113,11 @@ impl Suspicion {
         Self { topic, is_letter, ..Self::default() }
     }
 
-    /// The suspect is refused alone: whether it is at fault.
-    pub(super) fn is_at_fault(&mut self) -> bool {
-        self.evidence += u32::from(std::mem::take(&mut self.is_other_accepted));
-        self.evidence >= EVIDENCE
+    /// The suspect is refused alone: whether it is at fault, and whether more is known than before.
+    pub(super) fn is_at_fault(&mut self) -> (bool, bool) {
+        let is_new = std::mem::take(&mut self.is_other_accepted) && self.evidence < EVIDENCE;
+        self.evidence += u32::from(is_new);
+        (self.evidence >= EVIDENCE, is_new)
     }
 
     /// Whether a record for this topic goes elsewhere than the suspect.
@@ -123,10 +125,11 @@ impl Suspicion {
         self.topic.as_deref().is_some_and(|own| own != topic)
     }
 
-    /// Produces others in the next replay.
-    pub(super) fn probe(&mut self, lane: u64) {
+    /// Produces others: from here on, or in the next replay.
+    pub(super) fn probe(&mut self, lane: u64, from_here: bool) {
         self.lanes.insert(lane);
-        self.round = Round::Probing;
+        self.round =
+            if from_here { Round::Past { probes: 0, in_flight: None } } else { Round::Probing };
     }
 
     /// Records why the suspect is not delivered; returns that with what else is known.

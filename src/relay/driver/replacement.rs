@@ -19,6 +19,10 @@ use crate::source::Source;
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(16);
 
+/// The delay of a replay once something was found out about a failed record. Each verdict takes several,
+/// and there may be many.
+const FOUND_DELAY: Duration = Duration::from_millis(10);
+
 /// The cause of a replay if no other is known.
 pub(super) const BROKEN: &str = "broken";
 
@@ -82,8 +86,12 @@ impl ReplayState {
         if self.progress.is_none_or(|last| progress > last) {
             self.delay = backoff(BACKOFF_LIMIT);
         }
+        let is_found = self.progress.is_some_and(|(_, verdicts)| progress.1 > verdicts);
         self.progress = Some(progress);
         self.received = self.received.max(received);
+        if is_found {
+            return FOUND_DELAY;
+        }
         self.delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT)
     }
 }

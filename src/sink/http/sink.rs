@@ -131,6 +131,10 @@ impl Outlet for HttpSink {
     fn has_place_for_each_topic(&self) -> bool {
         self.names_topic
     }
+
+    fn outlives_refusals(&self) -> bool {
+        true
+    }
 }
 
 impl Sink for HttpSink {

@@ -132,6 +132,10 @@ impl Outlet for SqsSink {
         Ok(())
     }
 
+    fn outlives_refusals(&self) -> bool {
+        true
+    }
+
     fn lane(&self, record: &Record<'_>) -> Option<u64> {
         Some(order(record).wrapping_add(self.queue(record.topic) as u64))
     }

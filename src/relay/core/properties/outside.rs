@@ -130,6 +130,10 @@ impl Outlet for Broker {
         self.furthest = self.furthest.max(Some(event));
         Ok(())
     }
+
+    fn outlives_refusals(&self) -> bool {
+        self.guilty.is_none_or(|(guilty, _)| guilty % 2 == 0)
+    }
 }
 
 impl Broker {

@@ -18,6 +18,7 @@ struct Destination {
     /// Whether its producer takes nothing more once a record was refused, as Kafka's.
     is_spent_by_refusals: bool,
     is_spent: bool,
+    outlives_refusals: bool,
     /// Whether each topic is a place of its own; then event 0 has another topic than the others.
     has_places: bool,
 }
@@ -45,6 +46,10 @@ impl Outlet for Destination {
 
     fn has_place_for_each_topic(&self) -> bool {
         self.has_places
+    }
+
+    fn outlives_refusals(&self) -> bool {
+        self.outlives_refusals
     }
 }
 
@@ -150,6 +155,23 @@ fn the_first_event_after_a_start_is_at_fault_once_another_is_accepted() {
         assert_eq!(round(&mut core, &mut to, 3, &answer).accepted, [1, 2]);
         assert_eq!(core.counters().skipped, 1);
     }
+}
+
+#[test]
+fn producer_that_outlives_refusals_is_given_probes_without_another_replay() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    to.outlives_refusals = true;
+    let answer = refuses(0);
+    round(&mut core, &mut to, 3, &answer);
+    for _ in 0..EVIDENCE {
+        let probed = Round { accepted: vec![1], refused: vec![0] };
+        assert_eq!(round(&mut core, &mut to, 3, &answer), probed);
+        assert!(core.wants_replay().is_some_and(|why| why.contains("(id 0)")));
+    }
+    round(&mut core, &mut to, 3, &answer);
+    assert_eq!(round(&mut core, &mut to, 3, &answer).accepted, [1, 2]);
+    assert_eq!(core.counters().skipped, 1);
+    assert_eq!(core.undelivered(), 0);
 }
 
 #[test]
