@@ -138,6 +138,7 @@ fn progress(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     page.gauge(&names::CONFIRMED_LSN, &figures.confirmed_lsn.get())?;
     page.count(&names::TRANSACTIONS, figures.transactions.get())?;
     page.count(&names::EVENTS_RECEIVED, figures.events_received.get())?;
+    page.count(&names::NEW_EVENTS, figures.new_events.get())?;
     page.count(&names::RECEIVED_BYTES, figures.received_bytes.get())?;
     page.count(&names::DROPPED_HEADERS, figures.dropped_headers.get())?;
     page.histogram(&names::COMMIT_TO_ACK, &figures.commit_to_ack)?;

@@ -45,6 +45,8 @@ pub struct Metrics {
     pub transactions: Figure,
     /// Events received.
     pub events_received: Figure,
+    /// Outbox events received for the first time.
+    pub new_events: Figure,
     /// Bytes received.
     pub received_bytes: Figure,
     /// Members of rows' headers that were dropped.
@@ -152,6 +154,7 @@ impl Default for Metrics {
             sink_producers: Figure::default(),
             transactions: Figure::default(),
             events_received: Figure::default(),
+            new_events: Figure::default(),
             received_bytes: Figure::default(),
             dropped_headers: Figure::default(),
             received_lsn: Figure::default(),

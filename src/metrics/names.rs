@@ -84,6 +84,8 @@ metrics! {
         "Transactions received completely, including those without an event.";
     EVENTS_RECEIVED = Counter "walpost_events_received_total" []
         "Outbox events received. Events that are replayed count again.";
+    NEW_EVENTS = Counter "walpost_new_events_total" []
+        "Outbox events received for the first time since walpost's start, however they end: delivered, dead-lettered or skipped.";
     RECEIVED_BYTES = Counter "walpost_received_bytes_total" []
         "Bytes of pgoutput messages received.";
     EVENTS_PUBLISHED = Counter "walpost_events_published_total" ["topic"]

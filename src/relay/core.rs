@@ -46,6 +46,7 @@ use crate::ledger::{Ledger, Seq, StreamError};
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, Outbox};
 use crate::pgoutput::{Begin, Message, PgTimestamp};
+use crate::position::EventPosition;
 use crate::record::Router;
 
 pub use self::commits::CommitAt;
@@ -109,6 +110,8 @@ pub struct Core {
     dropped_headers: Option<DroppedHeaders>,
     /// The last production that is not a dead letter.
     ordinary: Option<Seq>,
+    /// The last event that was counted as new.
+    furthest: Option<EventPosition>,
     counters: Counters,
     /// `None`: at least once.
     commits: Option<Commits>,
@@ -160,6 +163,7 @@ impl Core {
             diverted: Vec::new(),
             dropped_headers: None,
             ordinary: None,
+            furthest: None,
             counters: Counters::default(),
             commits: None,
         }

@@ -64,6 +64,7 @@ impl Stats {
         if counters.events != self.events {
             self.events = counters.events;
             metrics.events_received.set(counters.events);
+            metrics.new_events.set(counters.new_events);
         }
         metrics.dropped_headers.set(counters.dropped_headers);
         let (records, bytes) = core.in_flight();

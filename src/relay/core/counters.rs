@@ -10,6 +10,8 @@ pub struct Counters {
     pub transactions: u64,
     /// Outbox events received, including replays.
     pub events: u64,
+    /// Outbox events received for the first time.
+    pub new_events: u64,
     /// Updates of outbox rows, which are not events.
     pub ignored_updates: u64,
     /// Deletes of outbox rows, which are not events.

@@ -46,7 +46,7 @@ impl Core {
             }
             (Some(_), _) if self.skips.take(position) => {
                 self.counters.skipped += 1;
-                self.count_event();
+                self.count_event(position);
                 Ok(Taken::Yes)
             }
             (Some(event), _) if self.is_probed(position) => {
@@ -145,7 +145,7 @@ impl Core {
             }
             Policy::Skip => {
                 self.counters.skipped += 1;
-                self.count_event();
+                self.count_event(event.position);
                 self.diverted.push(Diverted { origin, poison, topic: None });
                 return Ok(Taken::Yes);
             }
@@ -215,7 +215,7 @@ impl Core {
     ) -> Result<(), StreamError> {
         self.ledger.produce(position.ordinal, weight)?;
         self.note_produced(weight);
-        self.count_event();
+        self.count_event(position);
         if let Some(isolation) = self.isolation.as_mut().filter(|_| isolated_record.is_some()) {
             isolation.record = isolated_record;
         }
@@ -243,8 +243,13 @@ impl Core {
         }
     }
 
-    fn count_event(&mut self) {
+    fn count_event(&mut self, position: EventPosition) {
         self.counters.events += 1;
+        // A probe comes again, behind those before it.
+        if !self.is_probing() && self.furthest < Some(position) {
+            self.furthest = Some(position);
+            self.counters.new_events += 1;
+        }
         self.count_ordinal();
     }
 
