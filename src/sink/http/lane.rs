@@ -98,12 +98,12 @@ enum Unanswered {
 impl Unanswered {
     fn verdict(self) -> Verdict {
         let (failure, patience) = match self {
-            Self::Unsent(failure) => return Verdict::Later(failure, None),
+            Self::Unsent(failure) => (failure, Patience::Endless),
             Self::Unmade(reason) => (Failure::Unusable(reason), Patience::None),
             Self::Cut(failure) => (failure, Patience::Short),
             Self::Late(failure) => (failure, Patience::Long),
         };
-        Verdict::Suspect { failure, ground: Ground::Other, patience, after: None }
+        Verdict::Failed { failure, ground: Ground::Other, patience, after: None }
     }
 }
 
@@ -200,7 +200,7 @@ impl Lane {
                     self.finish().await;
                     return Ok(Passed::Yes);
                 }
-                Some(Verdict::Suspect { failure, ground, patience, .. })
+                Some(Verdict::Failed { failure, ground, patience, .. })
                     if self.tried.fails(position, patience, self.limits, Instant::now()) =>
                 {
                     // It is tried again with the configuration of then, and perhaps by another
@@ -212,11 +212,7 @@ impl Lane {
                     self.finish().await;
                     return Ok(Passed::No);
                 }
-                Some(Verdict::Suspect { failure, after, .. }) => (failure, after),
-                Some(Verdict::Later(failure, after)) => {
-                    self.tried.forget();
-                    (failure, after)
-                }
+                Some(Verdict::Failed { failure, after, .. }) => (failure, after),
             };
             self.attempts.fails(self.number, failure, [delivery.sent.topic.as_str()]);
             self.finish().await;

@@ -16,6 +16,8 @@ pub(super) enum Patience {
     Short,
     /// `http.give_up_after`: such answers usually pass.
     Long,
+    /// For ever: the endpoint cannot be used, and what was answered before says nothing about the event.
+    Endless,
 }
 
 /// The longest times.
@@ -49,11 +51,14 @@ impl Tried {
         now: Instant,
     ) -> bool {
         let known = self.0.take().filter(|failing| failing.position == position);
+        if patience == Patience::Endless {
+            return false;
+        }
         let (since, short_since) =
             known.map_or((now, None), |failing| (failing.since, failing.short_since));
         let short_since = match patience {
             Patience::Short => Some(short_since.unwrap_or(now)),
-            Patience::None | Patience::Long => None,
+            Patience::None | Patience::Long | Patience::Endless => None,
         };
         let has_lasted = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
         let short = limits.timeout.max(SHORT_LEAST);
@@ -69,11 +74,6 @@ impl Tried {
     /// The endpoint took the event.
     pub(super) fn succeeds(&mut self, position: EventPosition) {
         self.0.take_if(|failing| failing.position == position);
-    }
-
-    /// The endpoint cannot be used: what was answered before says nothing about the event.
-    pub(super) fn forget(&mut self) {
-        self.0 = None;
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
         let later = now + Duration::from_secs(60);
         let limits = Limits::default();
         assert!(!tried.fails(AT[0], Patience::Short, limits, now));
-        tried.forget();
+        assert!(!tried.fails(AT[0], Patience::Endless, limits, later));
         assert!(!tried.fails(AT[0], Patience::Short, limits, later));
         assert!(!tried.fails(AT[1], Patience::Short, limits, later + Duration::from_secs(60)));
         tried.succeeds(AT[0]);

@@ -17,10 +17,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 pub(super) enum Verdict {
     /// The endpoint has taken the event.
     Delivered,
-    /// The endpoint cannot be used: the event is to be sent again, at the earliest after that time.
-    Later(Failure, Option<Duration>),
-    /// The event may be the reason, if such answers last.
-    Suspect { failure: Failure, ground: Ground, patience: Patience, after: Option<Duration> },
+    /// The event is to be sent again, at the earliest after that time; it may be the reason, if such answers
+    /// last.
+    Failed { failure: Failure, ground: Ground, patience: Patience, after: Option<Duration> },
 }
 
 /// By the status code (<https://www.rfc-editor.org/rfc/rfc9110.html#name-status-codes>). No code says for
@@ -47,13 +46,14 @@ pub(super) fn verdict(
     let failure = Failure::Unusable(reason);
     let ground = match status {
         StatusCode::PAYLOAD_TOO_LARGE => Ground::Size,
-        StatusCode::NOT_FOUND if waits_for_topic == Some(true) => {
-            return Verdict::Later(failure, after);
-        }
         StatusCode::NOT_FOUND if waits_for_topic.is_some() => Ground::MissingTopic,
         _ => Ground::Other,
     };
-    Verdict::Suspect { failure, ground, patience: patience(status, after.is_some()), after }
+    let patience = match ground {
+        Ground::MissingTopic if waits_for_topic == Some(true) => Patience::Endless,
+        _ => patience(status, after.is_some()),
+    };
+    Verdict::Failed { failure, ground, patience, after }
 }
 
 fn patience(status: StatusCode, asks_for_wait: bool) -> Patience {
@@ -111,16 +111,15 @@ mod tests {
 
     use super::*;
 
-    /// The ground, and how long it takes; `None`: it is never the event.
-    fn of(status: u16, waits_for_topic: Option<bool>) -> Option<(Ground, Patience)> {
+    /// The ground, and how long it takes.
+    fn of(status: u16, waits_for_topic: Option<bool>) -> (Ground, Patience) {
         let status = StatusCode::from_u16(status).expect("a status");
         match verdict("h:80", status, &HeaderMap::new(), waits_for_topic) {
-            Verdict::Suspect { failure, ground, patience, after: None } => {
+            Verdict::Failed { failure, ground, patience, after: None } => {
                 let said = failure.to_string();
                 assert!(said.contains(&format!("h:80 answered {status}")), "{said}");
-                Some((ground, patience))
+                (ground, patience)
             }
-            Verdict::Later(Failure::Unusable(_), None) => None,
             other => panic!("{other:?}"),
         }
     }
@@ -139,16 +138,16 @@ mod tests {
                 _ => Patience::None,
             };
             let ground = if status == 413 { Ground::Size } else { Ground::Other };
-            assert_eq!(of(status, None), Some((ground, expected)), "{status}");
+            assert_eq!(of(status, None), (ground, expected), "{status}");
         }
     }
 
     #[test]
     fn path_that_is_missing_for_a_topic_is_a_missing_topic() {
-        assert_eq!(of(404, Some(true)), None);
-        assert_eq!(of(404, Some(false)), Some((Ground::MissingTopic, Patience::None)));
+        assert_eq!(of(404, Some(true)), (Ground::MissingTopic, Patience::Endless));
+        assert_eq!(of(404, Some(false)), (Ground::MissingTopic, Patience::None));
         for waits in [true, false] {
-            assert_eq!(of(403, Some(waits)), Some((Ground::Other, Patience::None)));
+            assert_eq!(of(403, Some(waits)), (Ground::Other, Patience::None));
         }
     }
 
@@ -161,7 +160,7 @@ mod tests {
         {
             let status = StatusCode::from_u16(status).expect("a status");
             let found = verdict("h:80", status, &headers, None);
-            let Verdict::Suspect { failure, patience, after, .. } = found else {
+            let Verdict::Failed { failure, patience, after, .. } = found else {
                 panic!("{found:?}")
             };
             assert_eq!((patience, after), (expected, Some(Duration::from_secs(7))));
