@@ -104,7 +104,7 @@ pub enum TopicFault {
     #[error("begins with `__`, as the topics that Kafka keeps for itself do")]
     Internal,
     /// It is too long.
-    #[error("is longer than the 249 characters that Kafka accepts")]
+    #[error("is longer than 249 characters")]
     TooLong,
     /// It contains a character that Kafka does not accept.
     #[error("has {0:?}, where Kafka accepts letters, digits, `.`, `_` and `-` only")]

@@ -47,9 +47,14 @@ fn rows(size: usize) -> String {
     .concat()
 }
 
-async fn hold_up_nothing(fixture: &impl Promise, causes: &[&str]) {
-    let policies: Vec<_> = causes.iter().map(|cause| format!("{cause} = 'skip'\n")).collect();
-    fixture.configure(&format!("[poison]\n{}", policies.concat()));
+/// A policy for each cause that the destination has.
+fn skipping(more: Option<&'static str>) -> String {
+    let causes = ["invalid_topic", "undecodable", "too_large", "refused"];
+    let causes = causes.into_iter().chain(more);
+    causes.map(|cause| format!("poison.{cause} = 'skip'\n")).collect::<Vec<_>>().concat()
+}
+
+async fn hold_up_nothing(fixture: &impl Promise) {
     let postgres = &fixture.inner.postgres;
     for size in SIZES {
         postgres.execute(&rows(size)).await;
@@ -79,45 +84,25 @@ async fn hold_up_nothing(fixture: &impl Promise, causes: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_at_the_maxima_of_redis_hold_up_nothing() {
-    hold_up_nothing(
-        &RedisFixture::new().await,
-        &["invalid_topic", "undecodable", "too_large", "refused"],
-    )
-    .await;
+    hold_up_nothing(&RedisFixture::new().await.configured(&skipping(None))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_at_the_maxima_of_nats_hold_up_nothing() {
-    hold_up_nothing(
-        &NatsFixture::new().await,
-        &["invalid_topic", "missing_topic", "undecodable", "too_large", "refused"],
-    )
-    .await;
+    hold_up_nothing(&NatsFixture::new().await.configured(&skipping(Some("missing_topic")))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_at_the_maxima_of_rabbitmq_hold_up_nothing() {
-    hold_up_nothing(
-        &RabbitFixture::new().await,
-        &["invalid_topic", "missing_topic", "undecodable", "too_large", "refused"],
-    )
-    .await;
+    hold_up_nothing(&RabbitFixture::new().await.configured(&skipping(Some("missing_topic")))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_at_the_maxima_of_http_hold_up_nothing() {
-    hold_up_nothing(
-        &HttpFixture::new().await,
-        &["invalid_topic", "undecodable", "too_large", "refused"],
-    )
-    .await;
+    hold_up_nothing(&HttpFixture::new().await.configured(&skipping(None))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_at_the_maxima_of_sqs_hold_up_nothing() {
-    hold_up_nothing(
-        &SqsFixture::new().await,
-        &["invalid_topic", "undecodable", "too_large", "refused"],
-    )
-    .await;
+    hold_up_nothing(&SqsFixture::new().await.configured(&skipping(None))).await;
 }

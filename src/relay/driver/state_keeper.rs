@@ -12,6 +12,7 @@ mod kept;
 mod limits;
 mod opening;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,11 +35,11 @@ use crate::state::{
 /// Minimum time between two writes while events are delivered.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Minimum time between two writes without events in between: only the WAL of other tables grew. Longer
-/// after the first minute, since the state keeps these positions ([`State::earlier`]): half an hour of them.
-const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-const LONG_IDLE_INTERVAL: Duration = Duration::from_secs(10);
-const LONG_IDLE_POSITIONS: usize = 60;
+/// Minimum time between two writes without events in between, in seconds: only the WAL of other tables
+/// grew. It grows with the positions that the state keeps ([`State::earlier`]), which so last for 90
+/// minutes in which PostgreSQL saves none of them.
+const IDLE_SECONDS: RangeInclusive<usize> = 1..=30;
+const POSITIONS_PER_SECOND: usize = 4;
 
 /// Records of a Kafka transaction, and per second of its age, up to which it is committed as soon as
 /// there is nothing to read. With more, once nothing came for [`QUIET`]. Committing at each empty
@@ -322,7 +323,8 @@ impl StateKeeper {
 
     fn idle_interval(&self) -> Duration {
         let positions = self.state.as_ref().map_or(0, |state| state.earlier.len());
-        if positions < LONG_IDLE_POSITIONS { IDLE_INTERVAL } else { LONG_IDLE_INTERVAL }
+        let (min, max) = IDLE_SECONDS.into_inner();
+        Duration::from_secs((positions / POSITIONS_PER_SECOND).clamp(min, max) as u64)
     }
 
     /// Whether something is being written, or is to be written in this session.

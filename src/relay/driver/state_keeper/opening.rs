@@ -84,7 +84,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         };
         let Found { state, cluster, published } = found;
         let slot = self.source.slot().to_owned();
-        let Some(state) = state else {
+        let Some(mut state) = state else {
             return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::NoState {
                 slot,
                 place: keeper.settings.place.clone(),
@@ -116,12 +116,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         match decide(&state, &facts) {
             Decision::Wait(needed) => {
                 keeper.not_reached = Some(needed);
-                let place = &keeper.settings.place;
-                let why = if facts.is_standby {
-                    format!("this standby has not replayed up to {needed}, the position in {place}")
-                } else {
-                    format!("the position in {place} is beyond the end of WAL at the connect")
-                };
+                let why = keeper.settings.not_reached(needed, facts.is_standby);
                 return Ok(Some(StateOpened::Lost(SourceError::Lost(why))));
             }
             Decision::Refuse(refusal) => {
@@ -133,7 +128,6 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             Decision::Compare(history) => session.compare_with(history),
         }
-        let mut state = state;
         state.learn(session.start());
         let acked = state.acked_upto;
         self.core.skip(state.skipped.iter().copied());
@@ -352,6 +346,16 @@ fn unusable(settings: &StateSettings, event: &StateEvent) -> Option<StateOpened>
 }
 
 impl StateSettings {
+    /// Why another session is needed.
+    fn not_reached(&self, needed: Lsn, is_standby: bool) -> String {
+        let place = &self.place;
+        if is_standby {
+            format!("this standby has not replayed up to {needed}, the position in {place}")
+        } else {
+            format!("the position in {place} is beyond the end of WAL at the connect")
+        }
+    }
+
     /// The error of a position from which delivery does not continue.
     fn refused(&self, refusal: Refusal, slot: &str, state: &State, facts: &Facts<'_>) -> SlotError {
         let (place, slot, acked) = (self.place.clone(), slot.to_owned(), state.acked_upto);
