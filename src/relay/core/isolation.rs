@@ -23,6 +23,8 @@ pub(super) struct Isolation {
     pub(super) record: Option<IsolatedRecord>,
     /// How often it was rejected in isolation.
     pub(super) refusals: u32,
+    /// Whether another one was accepted before it since the last replay: the next one has that too.
+    pub(super) has_others: bool,
     /// Once it was refused in isolation with an answer that may be about everything.
     pub(super) suspicion: Option<Suspicion>,
 }
@@ -41,7 +43,7 @@ pub(super) struct IsolatedRecord {
 
 impl Isolation {
     pub(super) fn at(position: EventPosition) -> Self {
-        Self { position, record: None, refusals: 0, suspicion: None }
+        Self { position, record: None, refusals: 0, has_others: false, suspicion: None }
     }
 }
 
@@ -82,6 +84,9 @@ impl Core {
             // makes the transaction fail.
             self.request_commit(CommitAt::Boundary);
         } else if is_new {
+            if let Some(isolation) = &mut self.isolation {
+                isolation.has_others = true;
+            }
             self.other_accepted(seq);
         }
     }
@@ -174,7 +179,8 @@ impl Core {
         };
         let outage = suspicion.waits(outage);
         if let Some(lane) = lane.filter(|_| !waits && !is_letter) {
-            let from_here = outlives_refusals && matches!(self.phase, Phase::Running);
+            let from_here =
+                outlives_refusals && !isolation.has_others && matches!(self.phase, Phase::Running);
             suspicion.probe(lane, from_here);
             if from_here {
                 return;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -51,6 +52,9 @@ pub(super) struct Lane {
     source: HttpSource,
     epoch: watch::Receiver<u64>,
     attempts: Arc<Attempts<u16>>,
+    /// How many suspects there were, in all lanes. What is accepted later is evidence, so it has to be sent
+    /// with the configuration of then: over a connection that was opened since.
+    suspects: Arc<AtomicU64>,
     open: Option<Open>,
     /// The body of the last answer.
     rest: Option<(StatusCode, Incoming)>,
@@ -72,6 +76,8 @@ struct Open {
     connection: Connection,
     config: HttpConfig,
     since: Instant,
+    /// See [`Lane::suspects`].
+    suspects: u64,
 }
 
 /// Whether events of the same order may follow one.
@@ -113,10 +119,11 @@ impl Lane {
         source: HttpSource,
         epoch: watch::Receiver<u64>,
         attempts: Arc<Attempts<u16>>,
+        suspects: Arc<AtomicU64>,
     ) -> Self {
         let (open, rest) = (None, None);
         let (tried, limits) = (Tried::default(), Limits::default());
-        Self { number, source, epoch, attempts, open, rest, tried, limits }
+        Self { number, source, epoch, attempts, suspects, open, rest, tried, limits }
     }
 
     /// Works until the sink is gone.
@@ -179,6 +186,7 @@ impl Lane {
         let Queued { position, delivery, .. } = queued;
         let mut delays = delays(RETRY_DELAYS);
         let mut epoch = self.epoch.clone();
+        let mut is_refused = false;
         loop {
             let attempted = tokio::select! {
                 attempted = self.attempt(&delivery) => Some(attempted),
@@ -200,11 +208,17 @@ impl Lane {
                     self.finish().await;
                     return Ok(Passed::Yes);
                 }
+                // Another of the machines behind the address may take it.
+                Some(Verdict::Failed { patience: Patience::None, .. }) if !is_refused => {
+                    (self.open, self.rest, is_refused) = (None, None, true);
+                    continue;
+                }
                 Some(Verdict::Failed { failure, ground, patience, .. })
                     if self.tried.fails(position, patience, self.limits, Instant::now()) =>
                 {
                     // It is tried again with the configuration of then, and perhaps by another
                     // of the machines behind the address.
+                    self.suspects.fetch_add(1, Ordering::Relaxed);
                     (self.open, self.rest) = (None, None);
                     let reason = failure.to_string();
                     let refusal = Refusal { ground, may_pass: false, reason };
@@ -233,7 +247,7 @@ impl Lane {
     }
 
     async fn attempt(&mut self, delivery: &Delivery) -> Verdict {
-        let was_open = self.open.as_ref().is_some_and(Open::is_usable);
+        let was_open = self.is_usable();
         let mut answered = self.exchange(delivery).await;
         // The server may have closed an idle connection meanwhile.
         if was_open && matches!(answered, Err(Unanswered::Unsent(_) | Unanswered::Cut(_))) {
@@ -289,21 +303,23 @@ impl Lane {
     /// Opens a connection, unless there is one.
     async fn ready(&mut self) -> Result<(), Failure> {
         self.finish().await;
-        if self.open.as_ref().is_some_and(Open::is_usable) {
+        if self.is_usable() {
             return Ok(());
         }
         self.open = None;
+        let suspects = self.suspects.load(Ordering::Relaxed);
         let config = self.source.read().map_err(Failure::Unusable)?;
         self.limits = Limits { timeout: config.timeout, give_up_after: config.give_up_after };
         let connection = connect(&config).await?;
-        self.open = Some(Open { connection, config, since: Instant::now() });
+        self.open = Some(Open { connection, config, since: Instant::now(), suspects });
         Ok(())
     }
-}
 
-impl Open {
     fn is_usable(&self) -> bool {
-        self.since.elapsed() < LIFETIME && !self.connection.sender.is_closed()
+        let Some(open) = &self.open else { return false };
+        open.since.elapsed() < LIFETIME
+            && !open.connection.sender.is_closed()
+            && open.suspects == self.suspects.load(Ordering::Relaxed)
     }
 }
 

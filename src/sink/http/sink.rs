@@ -52,11 +52,13 @@ impl HttpSink {
     ) -> Result<Self, SinkError> {
         metrics.sink_producers.set(1);
         let (epoch, taken) = (watch::Sender::new(0), Taken::new(metrics));
+        let suspects = Arc::default();
         let (lanes, workers): (Vec<_>, Vec<_>) = (0..config.lanes)
             .map(|number| {
                 let (sender, deliveries) = unbounded_channel();
                 let (source, attempts) = (source.clone(), taken.attempts());
-                let lane = Lane::new(number, source, epoch.subscribe(), attempts);
+                let suspects = Arc::clone(&suspects);
+                let lane = Lane::new(number, source, epoch.subscribe(), attempts, suspects);
                 (sender, lane.run(deliveries))
             })
             .unzip();

@@ -1,8 +1,14 @@
 //! An endpoint that refuses everything, or one event: by its answer, or by none.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use walpost_bed::fixture::{LONG_TIMEOUT, stop};
+use walpost_bed::{Endpoints, eventually};
+
 use super::fixture::HttpFixture;
 use super::receiver::{Answer, Receiver};
 use crate::blame::{BAD, Refusing, Way, Whom, costs_the_refused_event_alone};
+use crate::promise::Promise;
 
 impl Refusing for HttpFixture {
     type Answer = Answer;
@@ -57,4 +63,61 @@ async fn other_answers_and_none_cost_the_refused_event_alone() {
         status("elsewhere", 302, "refused"),
     ];
     costs_the_refused_event_alone(&fixture, &ways).await;
+}
+
+/// Machines behind a balancer take turns, and one refuses everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_bad_machine_of_two_costs_no_event() {
+    let fixture = fixture("").await;
+    let requests = AtomicU32::new(0);
+    fixture.receiver.answers(move |_| {
+        let turn = requests.fetch_add(1, Ordering::Relaxed);
+        Answer::of(if turn.is_multiple_of(2) { 403 } else { 200 })
+    });
+    let walpost = fixture.run().await;
+    for _ in 0..15 {
+        fixture.insert(1, 3).await;
+        fixture.insert(3, 3).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+    }
+    fixture.assert_kept(&[]).await;
+    stop(walpost).await;
+}
+
+/// The endpoint takes the former secret, over connections that are open; the new one is wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_with_a_former_secret_say_nothing_about_an_event() {
+    let fixture = fixture("").await;
+    let secret = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(secret.path(), "Bearer former").expect("it is written");
+    fixture.receiver.answers(|request| {
+        let key = request.header("walpost-key").and_then(|key| key.parse::<u32>().ok());
+        let closes = key.is_some_and(|key| key < 6).then(|| ("connection", "close".to_owned()));
+        let headers = closes.into_iter().collect();
+        let is_former = request.header("authorization") == Some("Bearer former");
+        Answer { headers, ..Answer::of(if is_former { 200 } else { 401 }) }
+    });
+    let command = fixture.command("run").env("WALPOST_HTTP_AUTHORIZATION_FILE", secret.path());
+    let walpost = command.args(["--admin-listen", "127.0.0.1:0"]).start();
+    let endpoints = Endpoints::of(&walpost).await;
+    fixture.insert(60, 60).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    std::fs::write(secret.path(), "Bearer wrong").expect("it is written");
+    for round in 1..=6 {
+        for key in 0..60 {
+            let row = format!(
+                "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+                 VALUES ('order', '{key}', 'placed', '{round}')"
+            );
+            fixture.inner.postgres.execute(&row).await;
+        }
+        eventually(LONG_TIMEOUT, "some are tried again and again", async || {
+            endpoints.metric("walpost_publish_errors_total", "").await >= 4 * round
+        })
+        .await;
+    }
+    std::fs::write(secret.path(), "Bearer former").expect("it is written");
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.assert_kept(&[]).await;
+    stop(walpost).await;
 }
