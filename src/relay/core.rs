@@ -408,9 +408,6 @@ impl Core {
     pub fn producer_replaced(&mut self) {
         self.interrupt_probing();
         self.forget_productions();
-        if let Some(isolation) = &mut self.isolation {
-            isolation.has_others = false;
-        }
         self.session_lost();
         self.ledger.reset();
         self.rewind();

@@ -102,7 +102,7 @@ pub enum Refusal {
     },
     /// The slot has confirmed more than is published.
     SlotAhead,
-    /// The slot has a position that was never confirmed: it was made again on a server that was set back.
+    /// The slot's position was never confirmed: the slot was created again on a restored server.
     SlotMadeAgain,
     /// The WAL ends before the end of what is published.
     Behind {

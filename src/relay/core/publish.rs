@@ -245,7 +245,7 @@ impl Core {
 
     fn count_event(&mut self, position: EventPosition) {
         self.counters.events += 1;
-        // A probe comes again, behind those before it.
+        // A probe is read again, after the events between the suspect and it.
         if !self.is_probing() && self.furthest < Some(position) {
             self.furthest = Some(position);
             self.counters.new_events += 1;

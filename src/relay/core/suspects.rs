@@ -360,7 +360,9 @@ impl Core {
 
     /// Nothing is in flight any more.
     pub(super) fn forget_productions(&mut self) {
-        if let Some(one) = self.suspicion_mut() {
+        let Some(isolation) = &mut self.isolation else { return };
+        isolation.has_others = false;
+        if let Some(one) = &mut isolation.suspicion {
             one.letters.clear();
             one.elsewhere.clear();
         }

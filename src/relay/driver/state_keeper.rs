@@ -12,7 +12,6 @@ mod kept;
 mod limits;
 mod opening;
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,10 +34,10 @@ use crate::state::{
 /// Minimum time between two writes while events are delivered.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Minimum time between two writes without events in between, in seconds: only the WAL of other tables
-/// grew. It grows with the positions that the state keeps ([`State::earlier`]), which so last for 90
-/// minutes in which PostgreSQL saves none of them.
-const IDLE_SECONDS: RangeInclusive<usize> = 1..=30;
+/// Minimum time between two writes without events in between, in seconds, and the maximum of it: only the
+/// WAL of other tables grew. It grows with the positions that the state keeps ([`State::earlier`]), which
+/// so last for 90 minutes in which PostgreSQL saves none of them.
+const IDLE_SECONDS: [usize; 2] = [1, 30];
 const POSITIONS_PER_SECOND: usize = 4;
 
 /// Records of a Kafka transaction, and per second of its age, up to which it is committed as soon as
@@ -323,7 +322,7 @@ impl StateKeeper {
 
     fn idle_interval(&self) -> Duration {
         let positions = self.state.as_ref().map_or(0, |state| state.earlier.len());
-        let (min, max) = IDLE_SECONDS.into_inner();
+        let [min, max] = IDLE_SECONDS;
         Duration::from_secs((positions / POSITIONS_PER_SECOND).clamp(min, max) as u64)
     }
 

@@ -10,7 +10,7 @@ const SHORT_LEAST: Duration = Duration::from_secs(10);
 /// How long an event has to be answered in a way. Until then it is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// One answer suffices.
+    /// An answer suffices, if the same event has another such one over a new connection.
     None,
     /// As long as an earlier request of the event may still be at work, or the endpoint restarts.
     Short,

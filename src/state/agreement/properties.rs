@@ -297,7 +297,7 @@ impl World {
                     self.is_plain = false;
                 }
             }
-            // Earlier versions do not tell one from the other.
+            // The record of an earlier version does not have the confirmed positions.
             Step::MakeSlot if self.state.known_from.is_none() => {}
             Step::MakeSlot => {
                 let server = &mut self.server;
