@@ -233,7 +233,7 @@ settings! {
     HttpTimeout = row("http.timeout", Duration, "How long an answer may take. Accepts `ms`, `s` and `min`.")
         .details("Then the event is sent again.")
         .variable().default("30s");
-    HttpGiveUpAfter = row("http.give_up_after", Duration, "After which time an event that is always answered 5xx, 408, 421, 423, 424, 425 or 429, or not within `http.timeout`, counts as rejected (`poison.refused`), if others are accepted. Accepts `s`, `min` and `h`.")
+    HttpGiveUpAfter = row("http.give_up_after", Duration, "After which time an event that is always answered 5xx, 408, 421, 423, 424 or 425, or not within `http.timeout`, counts as rejected (`poison.refused`), if others are accepted. Accepts `s`, `min` and `h`.")
         .details("Without it, the event is sent again until the endpoint takes it. See [answers](http.md#answers).")
         .variable();
     HttpCaFile = row("http.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `https://`. Without it, those of the operating system.")

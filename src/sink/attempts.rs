@@ -18,6 +18,12 @@ use crate::record::Record;
 /// The code of the publish-error metric for records that are refused.
 pub(super) const REFUSED: &str = "refused";
 
+/// How many requests with a record have to be rejected before it is a suspect, where several machines can
+/// stand behind one address: one of them may reject everything. With half of them a large transaction still
+/// gets through.
+#[cfg(any(feature = "http", feature = "sqs"))]
+pub(super) const REJECTIONS: u32 = 8;
+
 /// Why a destination cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {

@@ -77,6 +77,25 @@ pub async fn costs_the_refused_event_alone<F: Refusing>(fixture: &F, ways: &[Way
     }
 }
 
+/// Machines behind one address, some of which refuse everything: the rows of a transaction that gets
+/// through, and whether the request with this number meets one of those machines.
+pub const UNSTEADY: [(u32, fn(u32) -> bool); 3] = [
+    (300, |number| number.is_multiple_of(2)),
+    (7, |number| !number.is_multiple_of(3)),
+    (300, |number| fastrand::Rng::with_seed(number.into()).bool()),
+];
+
+/// Events that are refused now and then, and not for themselves, are all delivered.
+pub async fn costs_no_event(fixture: &impl Promise, rows: u32) {
+    let walpost = fixture.run().await;
+    for rows in [1, 7].repeat(15).into_iter().chain([rows]) {
+        fixture.insert(rows, 3 + rows / 20).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+    }
+    fixture.assert_kept(&[]).await;
+    stop(walpost).await;
+}
+
 async fn skipped(endpoints: &Endpoints, cause: &str) -> u64 {
     endpoints.metric("walpost_poison_events_total", cause).await
 }

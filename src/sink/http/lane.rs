@@ -24,7 +24,7 @@ use crate::excerpt::at_most;
 use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
 use crate::sink::Outcome;
-use crate::sink::attempts::{Attempts, Failure, chain};
+use crate::sink::attempts::{Attempts, Failure, REJECTIONS, chain};
 use crate::sink::delays::delays;
 
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -32,6 +32,10 @@ const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature
 
 /// Minimum and maximum delay between two attempts.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
+
+/// Minimum and maximum pause between two requests that may be rejected by one machine and not by another.
+/// Chance in them keeps lanes from taking turns with a balancer.
+const REJECTION_PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(20)];
 
 /// How long a connection is used: a load balancer gets to place it anew, and a changed secret is
 /// read.
@@ -184,9 +188,9 @@ impl Lane {
     /// Sends an event until the endpoint takes it, it is a suspect, or its epoch is over.
     async fn deliver(&mut self, queued: Queued) -> Result<Passed, Gone> {
         let Queued { position, delivery, .. } = queued;
-        let mut delays = delays(RETRY_DELAYS);
+        let [mut delays, mut pauses] = [RETRY_DELAYS, REJECTION_PAUSES].map(delays);
         let mut epoch = self.epoch.clone();
-        let mut is_refused = false;
+        let mut rejections = 0;
         loop {
             let attempted = tokio::select! {
                 attempted = self.attempt(&delivery) => Some(attempted),
@@ -209,8 +213,12 @@ impl Lane {
                     return Ok(Passed::Yes);
                 }
                 // Another of the machines behind the address may take it.
-                Some(Verdict::Failed { patience: Patience::None, .. }) if !is_refused => {
-                    (self.open, self.rest, is_refused) = (None, None, true);
+                Some(Verdict::Failed { patience: Patience::None, .. })
+                    if rejections + 1 < REJECTIONS =>
+                {
+                    rejections += 1;
+                    (self.open, self.rest) = (None, None);
+                    sleep(pauses.next().unwrap_or(REJECTION_PAUSES[1])).await;
                     continue;
                 }
                 Some(Verdict::Failed { failure, ground, patience, .. })
@@ -219,11 +227,11 @@ impl Lane {
                     // It is tried again with the configuration of then, and perhaps by another
                     // of the machines behind the address.
                     self.suspects.fetch_add(1, Ordering::Relaxed);
-                    (self.open, self.rest) = (None, None);
+                    self.finish().await;
+                    self.open = None;
                     let reason = failure.to_string();
                     let refusal = Refusal { ground, may_pass: false, reason };
                     self.done(delivery, Outcome::Suspect(refusal));
-                    self.finish().await;
                     return Ok(Passed::No);
                 }
                 Some(Verdict::Failed { failure, after, .. }) => (failure, after),

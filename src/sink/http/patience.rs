@@ -10,12 +10,16 @@ const SHORT_LEAST: Duration = Duration::from_secs(10);
 /// How long an event has to be answered in a way. Until then it is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// An answer suffices, if the same event has another such one over a new connection.
+    /// An answer suffices, once other machines had their turn to give another ([`REJECTIONS`]).
+    ///
+    /// [`REJECTIONS`]: crate::sink::attempts::REJECTIONS
     None,
     /// As long as an earlier request of the event may still be at work, or the endpoint restarts.
     Short,
     /// `http.give_up_after`: such answers usually pass.
     Long,
+    /// It is not for the event; how long others last counts on.
+    Unrelated,
     /// For ever: the endpoint cannot be used, and what was answered before says nothing about the event.
     Endless,
 }
@@ -58,13 +62,18 @@ impl Tried {
             known.map_or((now, None), |failing| (failing.since, failing.short_since));
         let short_since = match patience {
             Patience::Short => Some(short_since.unwrap_or(now)),
-            Patience::None | Patience::Long | Patience::Endless => None,
+            _ => None,
         };
         let has_lasted = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
         let short = limits.timeout.max(SHORT_LEAST);
-        let is_suspect = patience == Patience::None
-            || short_since.is_some_and(|since| has_lasted(since, short))
-            || limits.give_up_after.is_some_and(|limit| has_lasted(since, limit));
+        let is_suspect = match patience {
+            Patience::None => true,
+            Patience::Unrelated | Patience::Endless => false,
+            Patience::Short | Patience::Long => {
+                short_since.is_some_and(|since| has_lasted(since, short))
+                    || limits.give_up_after.is_some_and(|limit| has_lasted(since, limit))
+            }
+        };
         // Alone it may be answered otherwise.
         let short_since = short_since.filter(|_| !is_suspect);
         self.0 = Some(Failing { position, since, short_since });
@@ -100,13 +109,16 @@ mod tests {
 
     #[test]
     fn event_is_a_suspect_once_such_answers_have_lasted() {
-        use Patience::{Long, None as Never, Short};
+        use Patience::{Long, None as Never, Short, Unrelated};
         assert_eq!(suspects(None, &[(0, Never)]), [true]);
         assert_eq!(suspects(None, &[(0, Short), (29, Short), (30, Short)]), [false, false, true]);
         // And again, once it is tried alone.
         assert_eq!(suspects(None, &[(0, Short), (30, Short), (31, Short)]), [false, true, false]);
         assert_eq!(suspects(None, &[(0, Long), (1_000_000, Long)]), [false, false]);
         assert_eq!(suspects(Some(60), &[(0, Long), (59, Short), (60, Long)]), [false, false, true]);
+        // A limit of the rate may hit it just after another event was accepted.
+        let limited = [(0, Long), (60, Unrelated), (61, Long), (62, Unrelated)];
+        assert_eq!(suspects(Some(60), &limited), [false, false, true, false]);
         // That was long enough.
         assert_eq!(suspects(Some(60), &[(0, Long), (60, Long), (61, Short)]), [false, true, true]);
         // Another answer is in between.

@@ -62,8 +62,8 @@ fn patience(status: StatusCode, asks_for_wait: bool) -> Patience {
         | StatusCode::MISDIRECTED_REQUEST
         | StatusCode::FAILED_DEPENDENCY
         | StatusCode::LOCKED
-        | StatusCode::TOO_EARLY
-        | StatusCode::TOO_MANY_REQUESTS => Patience::Long,
+        | StatusCode::TOO_EARLY => Patience::Long,
+        StatusCode::TOO_MANY_REQUESTS => Patience::Unrelated,
         _ if status.is_server_error() => Patience::Long,
         // An earlier request of the event may be the other party.
         StatusCode::CONFLICT => Patience::Short,
@@ -133,7 +133,8 @@ mod tests {
         }
         for status in 300..600 {
             let expected = match status {
-                408 | 421 | 423 | 424 | 425 | 429 | 500.. => Patience::Long,
+                408 | 421 | 423 | 424 | 425 | 500.. => Patience::Long,
+                429 => Patience::Unrelated,
                 409 => Patience::Short,
                 _ => Patience::None,
             };

@@ -32,14 +32,14 @@ pub(super) struct Delivery {
     pub(super) sent: Sent,
     pub(super) message: Message,
     pub(super) queue: QueueKind,
-    /// Whether it goes without others: a request with it was rejected.
-    alone: bool,
+    /// How many requests with it were rejected; after one it goes without others.
+    pub(super) rejections: u32,
     delays: Option<ExponentialBackoff>,
 }
 
 impl Delivery {
     pub(super) fn new(sent: Sent, message: Message, queue: QueueKind) -> Self {
-        Self { sent, message, queue, alone: false, delays: None }
+        Self { sent, message, queue, rejections: 0, delays: None }
     }
 }
 
@@ -129,7 +129,7 @@ impl Schedule {
         {
             let waiting = self.groups.get_mut(group);
             let next = waiting.and_then(|waiting| waiting.deliveries.front());
-            let next = next.map(|next| (next.message.bytes, next.alone));
+            let next = next.map(|next| (next.message.bytes, next.rejections > 0));
             let Some((size, is_alone)) = next else {
                 self.ready[queue as usize].pop_front();
                 continue;
@@ -185,9 +185,9 @@ impl Schedule {
         group
     }
 
-    /// At once and without others.
+    /// At once and without others: the request was rejected.
     pub(super) fn again_alone(&mut self, delivery: Delivery) {
-        self.again(Delivery { alone: true, ..delivery });
+        self.again(Delivery { rejections: delivery.rejections + 1, ..delivery });
     }
 
     /// After a delay, which grows. Many that fail at about the same time are sent together again.

@@ -22,7 +22,7 @@ use super::schedule::{Batch, Delivery, Group, Schedule};
 use super::verdict::{Rejection, Verdict};
 use crate::outlet::Refusal;
 use crate::sink::Outcome;
-use crate::sink::attempts::{Attempts, Failure};
+use crate::sink::attempts::{Attempts, Failure, REJECTIONS};
 use crate::sink::delays::delays;
 
 /// How many requests of each queue are under way at most: a queue that is slow takes none of the other's.
@@ -347,12 +347,13 @@ impl Worker {
         }
     }
 
-    /// One of the messages is rejected: each is sent alone, to see which.
+    /// One of the messages is rejected: each is sent alone, to see which. Another machine of a proxy may take
+    /// it.
     fn rejected(&mut self, batch: Batch, refusal: &Refusal) {
         self.accepts(batch.queue);
         let is_single = batch.deliveries.len() == 1;
         for delivery in batch.deliveries {
-            if is_single {
+            if is_single && delivery.rejections + 1 >= REJECTIONS {
                 self.settle(delivery, Verdict::Suspect(refusal.clone()));
             } else {
                 self.again(delivery, Schedule::again_alone);

@@ -7,7 +7,9 @@ use walpost_bed::{Endpoints, eventually};
 
 use super::fixture::HttpFixture;
 use super::receiver::{Answer, Receiver};
-use crate::blame::{BAD, Refusing, Way, Whom, costs_the_refused_event_alone};
+use crate::blame::{
+    BAD, Refusing, UNSTEADY, Way, Whom, costs_no_event, costs_the_refused_event_alone,
+};
 use crate::promise::Promise;
 
 impl Refusing for HttpFixture {
@@ -65,23 +67,17 @@ async fn other_answers_and_none_cost_the_refused_event_alone() {
     costs_the_refused_event_alone(&fixture, &ways).await;
 }
 
-/// Machines behind a balancer take turns, and one refuses everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_bad_machine_of_two_costs_no_event() {
-    let fixture = fixture("").await;
-    let requests = AtomicU32::new(0);
-    fixture.receiver.answers(move |_| {
-        let turn = requests.fetch_add(1, Ordering::Relaxed);
-        Answer::of(if turn.is_multiple_of(2) { 403 } else { 200 })
-    });
-    let walpost = fixture.run().await;
-    for _ in 0..15 {
-        fixture.insert(1, 3).await;
-        fixture.insert(3, 3).await;
-        fixture.confirmed(LONG_TIMEOUT).await;
+async fn bad_machines_among_others_cost_no_event() {
+    for (rows, is_refused) in UNSTEADY {
+        let fixture = fixture("").await;
+        let requests = AtomicU32::new(0);
+        fixture.receiver.answers(move |_| {
+            let is_refused = is_refused(requests.fetch_add(1, Ordering::Relaxed));
+            Answer::of(if is_refused { 403 } else { 200 })
+        });
+        costs_no_event(&fixture, rows).await;
     }
-    fixture.assert_kept(&[]).await;
-    stop(walpost).await;
 }
 
 /// The endpoint takes the former secret, over connections that are open; the new one is wrong.

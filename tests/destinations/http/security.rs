@@ -76,18 +76,21 @@ async fn authorization_is_sent_and_a_wrong_one_is_named_and_costs_no_event() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn body_of_an_answer_is_logged_at_debug_alone() {
     let fixture = HttpFixture::new().await;
-    fixture.receiver.answers(|request| {
-        let body = format!("denied: {}", request.header("authorization").unwrap_or_default());
-        Answer { body, ..Answer::of(500) }
-    });
     fixture.insert(3, 3).await;
-    for (level, is_logged) in [("info", false), ("debug", true)] {
+    // One that is tried again, and one that makes the event a suspect.
+    for (status, level, is_logged) in
+        [(500, "info", false), (500, "debug", true), (403, "debug", true)]
+    {
+        fixture.receiver.answers(move |request| {
+            let body = format!("denied: {}", request.header("authorization").unwrap_or_default());
+            Answer { body, ..Answer::of(status) }
+        });
         let walpost = fixture
             .command("run")
             .args(["--log-level", level])
             .env("WALPOST_HTTP_AUTHORIZATION", "Bearer t0ken")
             .start();
-        walpost.await_line("answered 500", SHORT_TIMEOUT).await;
+        walpost.await_line(&format!("answered {status}"), SHORT_TIMEOUT).await;
         if is_logged {
             walpost.await_line("t0ken", SHORT_TIMEOUT).await;
         }

@@ -1,8 +1,12 @@
 //! A server that refuses all messages, or one: in the answer for each, or with the whole request.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::fixture::SqsFixture;
 use super::front::{Deed, Front, Received};
-use crate::blame::{BAD, Refusing, Way, Whom, costs_the_refused_event_alone};
+use crate::blame::{
+    BAD, Refusing, UNSTEADY, Way, Whom, costs_no_event, costs_the_refused_event_alone,
+};
 
 /// How a batch with a refused message is answered.
 #[derive(Debug, Clone, Copy)]
@@ -86,4 +90,19 @@ async fn other_errors_cost_the_refused_event_alone() {
         way("a proxy's size", Answer::Request(413, "TooMuch"), "too_large"),
     ])
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_machines_among_others_cost_no_event() {
+    for (rows, is_refused) in UNSTEADY {
+        let (fixture, front) = SqsFixture::behind_front().await;
+        fixture.configure("[poison]\nrefused = 'skip'\n");
+        let requests = AtomicU32::new(0);
+        front.does(move |request| {
+            let is_refused =
+                request.is_batch() && is_refused(requests.fetch_add(1, Ordering::Relaxed));
+            if is_refused { Deed::Error(403, "Forbidden", "as planned") } else { Deed::Pass }
+        });
+        costs_no_event(&fixture, rows).await;
+    }
 }
