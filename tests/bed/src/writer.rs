@@ -30,6 +30,7 @@ pub struct Writer {
 #[derive(Default)]
 struct Shared {
     stop_requested: AtomicBool,
+    is_paused: AtomicBool,
     committed: AtomicU64,
     written: Mutex<Written>,
 }
@@ -129,6 +130,16 @@ impl Writer {
         lost.map(|(id, _)| id.clone()).collect()
     }
 
+    /// Begins no further transaction until [`Writer::resume`].
+    pub fn pause(&self) {
+        self.shared.is_paused.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self) {
+        self.shared.is_paused.store(false, Ordering::Relaxed);
+    }
+
     /// Ends the writing between two transactions; the ids of the rows that were rolled back.
     pub async fn stop(mut self) -> Vec<String> {
         self.shared.stop_requested.store(true, Ordering::Relaxed);
@@ -153,6 +164,9 @@ async fn write(config: Config, aggregate_type: String, interval: Duration, share
     let mut number = 0_u64;
     while !shared.stop_requested.load(Ordering::Relaxed) {
         ticks.tick().await;
+        if shared.is_paused.load(Ordering::Relaxed) {
+            continue;
+        }
         let Some(connected) = &client else {
             match config.connect(NoTls).await {
                 Ok((new, connection)) => {

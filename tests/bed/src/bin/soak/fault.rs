@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     ServerFrozen,
     ServerStoppedFast,
     ServerStoppedAtOnce,
+    IdleServerStoppedFast,
+    IdleServerStoppedAtOnce,
     BackendKilled,
     SessionTerminated,
     ServerLinkCut,
@@ -33,7 +35,7 @@ pub(crate) enum Fault {
 }
 
 /// Each fault with its weight: a broker takes seconds to start.
-const DECK: [(Fault, usize); 17] = [
+const DECK: [(Fault, usize); 19] = [
     (Fault::WalpostKilled, 3),
     (Fault::WalpostTerminated, 2),
     (Fault::WalpostCrashed, 4),
@@ -45,6 +47,8 @@ const DECK: [(Fault, usize); 17] = [
     (Fault::ServerFrozen, 1),
     (Fault::ServerStoppedFast, 1),
     (Fault::ServerStoppedAtOnce, 2),
+    (Fault::IdleServerStoppedFast, 1),
+    (Fault::IdleServerStoppedAtOnce, 1),
     (Fault::BackendKilled, 1),
     (Fault::SessionTerminated, 2),
     (Fault::ServerLinkCut, 2),
@@ -61,11 +65,14 @@ const COMMIT_POINTS: [(&str, &str); 2] =
 const ABORTED: Option<i32> = Some(6);
 
 impl Fault {
-    /// All of them in no order, the usual ones several times.
+    /// A shuffled deck, dealt from its end: one fault of each kind, then the usual ones again.
     pub(crate) fn deck(rng: &mut Rng) -> Vec<Self> {
-        let mut deck: Vec<_> =
-            DECK.iter().flat_map(|(fault, times)| std::iter::repeat_n(*fault, *times)).collect();
+        let repeats = |(fault, times): (Self, usize)| std::iter::repeat_n(fault, times - 1);
+        let mut deck: Vec<_> = DECK.into_iter().flat_map(repeats).collect();
+        let mut kinds = DECK.map(|(fault, _)| fault);
         rng.shuffle(&mut deck);
+        rng.shuffle(&mut kinds);
+        deck.extend(kinds);
         deck
     }
 
@@ -82,6 +89,8 @@ impl Fault {
             Self::ServerFrozen => "PostgreSQL, SIGSTOP for seconds",
             Self::ServerStoppedFast => "PostgreSQL, fast restart",
             Self::ServerStoppedAtOnce => "PostgreSQL, immediate restart",
+            Self::IdleServerStoppedFast => "PostgreSQL without events, fast restart",
+            Self::IdleServerStoppedAtOnce => "PostgreSQL without events, immediate restart",
             Self::BackendKilled => "PostgreSQL, kill -9 of a backend",
             Self::SessionTerminated => "walsender, pg_terminate_backend",
             Self::ServerLinkCut => "link to PostgreSQL, cut",
@@ -94,6 +103,11 @@ impl Fault {
     /// Whether walpost is gone once it is committed.
     pub(crate) fn ends_walpost(self) -> bool {
         matches!(self, Self::WalpostKilled | Self::WalpostTerminated | Self::WalpostCrashed)
+    }
+
+    /// Whether it comes once a walpost has started that has no events to receive.
+    pub(crate) fn comes_while_idle(self) -> bool {
+        matches!(self, Self::IdleServerStoppedFast | Self::IdleServerStoppedAtOnce)
     }
 
     /// Injects it; on return everything else is up again, though walpost may not know yet.
@@ -142,8 +156,10 @@ impl Fault {
                 services.meanwhile(seconds, rng).await;
                 services.fixture().postgres.resume();
             }
-            Self::ServerStoppedFast => services.fixture().postgres.restart(Stop::Fast).await,
-            Self::ServerStoppedAtOnce => {
+            Self::ServerStoppedFast | Self::IdleServerStoppedFast => {
+                services.fixture().postgres.restart(Stop::Fast).await;
+            }
+            Self::ServerStoppedAtOnce | Self::IdleServerStoppedAtOnce => {
                 services.fixture().postgres.restart(Stop::Immediate).await;
             }
             Self::BackendKilled => kill_a_backend(services, rng).await?,
@@ -196,4 +212,20 @@ async fn kill_a_backend(services: &mut Services, rng: &mut Rng) -> Result<(), Br
     let killed = Command::new("kill").args(["-KILL", &pid]).status();
     killed.map_err(|error| format!("kill: {error}"))?;
     services.ask("SELECT 1").await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_soak_has_a_fault_of_each_kind() {
+        for seed in 0..100 {
+            let mut deck = Fault::deck(&mut Rng::new(seed));
+            assert_eq!(deck.len(), DECK.iter().map(|(_, times)| times).sum::<usize>());
+            let mut first = deck.split_off(deck.len() - DECK.len());
+            first.sort_unstable();
+            assert!(first.is_sorted_by(|one, next| one < next), "{seed}: {first:?}");
+        }
+    }
 }

@@ -55,7 +55,12 @@ pub(crate) async fn soak(
             }
             let fault = deck.pop().expect("a deck has cards");
             let in_fault = |why: Broken| format!("kill {}, {}: {why}", round + 1, fault.name());
+            if fault.comes_while_idle() {
+                writer.pause();
+                idle(&mut services, &mut rng).await.map_err(in_fault)?;
+            }
             fault.inject(&mut services, &mut rng).await.map_err(in_fault)?;
+            writer.resume();
             if fault.ends_walpost() {
                 // What is confirmed now has to be there by itself.
                 look(&services, &report, &epoch, &writer).await.map_err(in_fault)?;
@@ -86,6 +91,19 @@ pub(crate) async fn soak(
     let rows = locked(&report).rows();
     services.target.check_whole(rows).await.map_err(|why| services.said(&why))?;
     println!("{kills} kills in {} s", began.elapsed().as_secs());
+    Ok(())
+}
+
+/// Restarts walpost without events to receive, and awaits that WAL without events is confirmed. After a
+/// restart, PostgreSQL sends what was published before that, or has a position in such WAL.
+async fn idle(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
+    Fault::WalpostTerminated.inject(services, rng).await?;
+    services.start_walpost(None);
+    delivery_resumes(services).await?;
+    for _ in 0..rng.of(0..3) {
+        services.ask("CREATE TABLE idle AS SELECT; DROP TABLE idle").await?;
+        delivery_resumes(services).await?;
+    }
     Ok(())
 }
 
