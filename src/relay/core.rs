@@ -465,7 +465,7 @@ impl Core {
             }
         };
         self.note_begin();
-        self.quarantine.forget_before(self.confirmable());
+        self.quarantine.forget_before(self.durable_upto());
         let isolated = self.isolation.as_ref().map(|isolation| isolation.position.commit_lsn);
         if isolated.is_some_and(|isolated| isolated < begin.commit_lsn) && !self.is_probing() {
             self.isolation = None;

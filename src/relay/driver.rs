@@ -190,7 +190,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Ended::Failed(error) => return self.fail(error, None).await,
                 Ended::Lost(error) => {
                     self.diagnostics.stats.lost(&error);
-                    tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost the connection to PostgreSQL; reconnecting");
+                    tracing::warn!(%error, confirmed = %self.core.durable_upto(), "lost the connection to PostgreSQL; reconnecting");
                     self.check_stuck_stream(&error);
                     self.core.session_lost();
                     if !self.discard_transaction().await? || !self.pause_after(opened).await? {

@@ -73,7 +73,7 @@ impl Stats {
         }
         metrics.in_flight_events.set(records as u64);
         metrics.in_flight_bytes.set(bytes);
-        let confirmed = core.confirmable();
+        let confirmed = core.durable_upto();
         let oldest = core.oldest_unconfirmed().map(PgTimestamp::unix_micros);
         let before = metrics.oldest_unconfirmed.get().filter(|_| confirmed <= self.confirmed);
         let held = self.visibility_waits.held.map(|held| held.commit_time.unix_micros());

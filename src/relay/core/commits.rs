@@ -53,8 +53,9 @@ impl Core {
         self.commits.is_some()
     }
 
-    /// What may be confirmed to PostgreSQL: in exactly-once mode, what is committed.
-    pub fn confirmable(&self) -> Lsn {
+    /// The end of what is durable at the destination: of what is acknowledged, and in exactly-once mode
+    /// committed.
+    pub fn durable_upto(&self) -> Lsn {
         let committed = self.commits.as_ref().map(|commits| commits.committed.upto);
         committed.unwrap_or(self.flush_lsn()).min(self.flush_lsn())
     }

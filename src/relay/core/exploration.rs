@@ -188,7 +188,7 @@ impl<'a> World<'a> {
             }
             Write => is_settled && self.core.flush_lsn() > self.covered,
             Written | LoseWrite { .. } => !is_settled,
-            Confirm => self.coming.is_some() && self.confirmable() > self.slot,
+            Confirm => self.coming.is_some() && self.to_confirm() > self.slot,
             Connect { from_slot } => {
                 self.coming.is_none()
                     && self.core.wants_replay().is_none()
@@ -223,7 +223,7 @@ impl<'a> World<'a> {
                 self.core.committed(written);
                 self.covered = written.upto;
             }
-            Confirm => self.slot = self.confirmable(),
+            Confirm => self.slot = self.to_confirm(),
             Connect { from_slot } => self.connect(from_slot),
             Replace => self.replace(),
             LoseRecord { appended } => {
@@ -279,8 +279,8 @@ impl<'a> World<'a> {
         Some(written)
     }
 
-    fn confirmable(&self) -> Lsn {
-        self.core.confirmable().min(self.covered)
+    fn to_confirm(&self) -> Lsn {
+        self.core.durable_upto().min(self.covered)
     }
 
     fn replace(&mut self) {

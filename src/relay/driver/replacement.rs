@@ -110,7 +110,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     pub(super) async fn replay(&mut self) -> Result<bool, RelayError> {
         let cause = std::mem::replace(&mut self.replay.cause, BROKEN);
         self.diagnostics.stats.metrics.reconnected(self.sink.peer().label, cause);
-        let from = self.core.confirmable();
+        let from = self.core.durable_upto();
         let delay = self.replay.begin((from, self.core.verdicts()), self.core.resume_at());
         let reason = self.core.wants_replay().unwrap_or("requested");
         self.diagnostics.event_log.replay(reason, from, delay, self.delivery.delivered);

@@ -168,10 +168,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// The highest position that may have been confirmed to PostgreSQL.
-    pub(super) fn confirmable(&self) -> Lsn {
-        let confirmable = self.core.confirmable();
-        self.state.as_ref().map_or(confirmable, |keeper| keeper.covered().min(confirmable))
+    /// The highest position that this process may have confirmed to PostgreSQL.
+    pub(super) fn confirmed_at_most(&self) -> Lsn {
+        let durable = self.core.durable_upto();
+        self.state.as_ref().map_or(durable, |keeper| keeper.covered().min(durable))
     }
 
     fn resume(&self, standby: &Standby) -> Resume {
@@ -188,7 +188,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 },
                 fingerprint: standby.publication_fingerprint().cloned().unwrap_or_default(),
                 walsender: last.walsender,
-                confirmed: self.confirmable(),
+                confirmed: self.confirmed_at_most(),
                 start: self.core.resume_at(),
                 after_another: standby.is_after_another(),
                 by_others: standby.by_walposts(),
@@ -246,7 +246,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             publication_fingerprint: session.publication_fingerprint().clone(),
             walsender: session.walsender(),
         });
-        let (slot, confirmed) = (self.source.slot(), self.core.confirmable());
+        let (slot, confirmed) = (self.source.slot(), self.core.durable_upto());
         if self.diagnostics.event_log.is_repeating() {
             // Replays that repeat every few seconds are logged once.
             tracing::debug!(%confirmed, "streaming from PostgreSQL");

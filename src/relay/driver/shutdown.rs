@@ -233,7 +233,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     fn with_undelivered(&self, error: SourceError) -> SourceError {
         // Without its commit, no record of a Kafka transaction is delivered.
         let records = self.core.undelivered().max(self.core.uncommitted().0);
-        let from = self.core.confirmable();
+        let from = self.core.durable_upto();
         match error {
             SourceError::Slot(error) if records > 0 && !error.keeps_slot() => {
                 let error = Box::new(error);
@@ -290,7 +290,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         let is_reached =
             self.shutdown.cause.is_some() && matches!(self.shutdown.drain, Drain::Confirmed);
-        let confirmed = self.core.confirmable();
+        let confirmed = self.core.durable_upto();
         match self.session.until.filter(|_| !is_reached) {
             Some(until) if confirmed >= until => return Err(RelayError::Unconfirmed(until)),
             Some(until) => return Err(RelayError::Unreached { until, confirmed }),
@@ -299,7 +299,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         Ok(Summary {
             counters: self.core.counters(),
             delivered: self.delivery.delivered,
-            confirmed: self.confirmable(),
+            confirmed: self.confirmed_at_most(),
             undrained: self.core.undelivered(),
         })
     }

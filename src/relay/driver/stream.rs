@@ -167,12 +167,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
         )));
     }
 
-    /// Writes the position, and returns what may be confirmed.
+    /// Writes the position, and returns the position to confirm.
     fn keep_state(&mut self, session: &P::Feed, urgency: Urgency) -> Result<Lsn, SourceError> {
         let Some(keeper) = &mut self.state else { return Ok(self.core.flush_lsn()) };
         keeper.note_server(session);
         keeper.step(&mut self.core, &mut self.session.received, urgency)?;
-        Ok(keeper.confirmable(self.core.flush_lsn()))
+        Ok(keeper.to_confirm(self.core.flush_lsn()))
     }
 
     /// Whether nothing of this feed is left for the requested switch. The position is in the state

@@ -107,10 +107,10 @@ impl StateKeeper {
         self.kept.upto()
     }
 
-    /// What may be confirmed once everything before `flush_lsn` is acknowledged: a position that was
+    /// The position to confirm now that everything before `flush_lsn` is acknowledged: one that was
     /// written, and of what is sent again from before it, one by which the state knows the slot
     /// ([`State::is_unknown`]).
-    pub(in crate::relay::driver) fn confirmable(&self, flush_lsn: Lsn) -> Lsn {
+    pub(in crate::relay::driver) fn to_confirm(&self, flush_lsn: Lsn) -> Lsn {
         let covered = self.covered();
         if !self.is_compared {
             return self.slot;

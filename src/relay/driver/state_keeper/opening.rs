@@ -290,7 +290,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     /// Writes the position at the end of the run; waits at most until `deadline`. Returns the
-    /// position that may be confirmed.
+    /// position to confirm.
     pub(in crate::relay::driver) async fn write_last_state(
         &mut self,
         deadline: Instant,
@@ -319,7 +319,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
             }
         }
-        let confirmed = keeper.confirmable(self.core.flush_lsn());
+        let confirmed = keeper.to_confirm(self.core.flush_lsn());
         self.state = Some(keeper);
         Ok(confirmed)
     }
