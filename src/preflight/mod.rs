@@ -70,6 +70,8 @@ pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceC
 )]
 struct SlotAt {
     key: StateKey,
+    /// The start time of the postmaster, in microseconds since 1970.
+    server_started: i64,
     timeline: u32,
     confirmed: Lsn,
     /// The end of the server's WAL.

@@ -7,7 +7,7 @@ use super::{SlotAt, columns, connection, publication, server, slot};
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
 use crate::setup::Hosting;
-use crate::source::{Control, Facts, Limit, Silent, SourceConfig};
+use crate::source::{Control, Facts, Instance, Limit, Silent, SourceConfig};
 use crate::state::StateKey;
 
 /// Runs all checks whose preconditions hold. Returns the slot, if `run` could use it.
@@ -54,7 +54,8 @@ async fn beside(
     let facts = findings.answer(("server", "server"), facts)?;
     server::check(client, &facts, service, source, findings).await;
     server::check_encoding(client, config, findings).await;
-    let slot = slot_at(config, &facts, replication);
+    let instance = findings.answer(("server", "server"), Instance::of(client).await)?;
+    let slot = slot_at(config, &facts, &instance, replication);
     let published = publication::check(client, source, &facts, findings).await;
     let Some((has_publication, tables)) = published else { return slot };
     slot::check(client, &source.slot, &facts, has_publication, service, findings).await;
@@ -66,7 +67,12 @@ async fn beside(
 }
 
 /// The slot, as its owner's name at a destination has it.
-fn slot_at(config: &Config, facts: &Facts, replication: Replication) -> Option<SlotAt> {
+fn slot_at(
+    config: &Config,
+    facts: &Facts,
+    instance: &Instance,
+    replication: Replication,
+) -> Option<SlotAt> {
     let Replication::Works { system_identifier, timeline } = replication else { return None };
     let slot = config.source.slot.clone();
     let confirmed = facts.require_slot(&slot).ok()?;
@@ -77,5 +83,6 @@ fn slot_at(config: &Config, facts: &Facts, replication: Replication) -> Option<S
         slot,
     };
     let (flushed, is_standby) = (facts.flushed, facts.in_recovery);
-    Some(SlotAt { key, timeline, confirmed, flushed, is_standby })
+    let server_started = instance.postmaster_start;
+    Some(SlotAt { key, server_started, timeline, confirmed, flushed, is_standby })
 }

@@ -4,9 +4,7 @@
 use super::SlotAt;
 use super::findings::{Finding, Findings, Name};
 use crate::source::{PublicationFingerprint, SlotError};
-use crate::state::{
-    ConfiguredLayout, Decision, Facts, Refusal, StateFailure, StoredPosition, decide,
-};
+use crate::state::{ConfiguredLayout, Decision, Facts, StateFailure, StoredPosition, decide};
 
 /// The state key, as it was read.
 pub(super) type Read = Result<Option<StoredPosition>, StateFailure>;
@@ -66,7 +64,7 @@ fn compare(names: &Names, found: &StoredPosition, slot: &SlotAt) -> Result<(), S
     let unknown = || ConfiguredLayout::default().with(&PublicationFingerprint::default());
     let layout = state.layout.clone().unwrap_or_else(unknown);
     let facts = Facts {
-        server_started: state.server_started,
+        server_started: slot.server_started,
         timeline: slot.timeline,
         fork: None,
         flushed: slot.flushed,
@@ -80,28 +78,6 @@ fn compare(names: &Names, found: &StoredPosition, slot: &SlotAt) -> Result<(), S
         awaited: Some(found.needed()),
     };
     let Decision::Refuse(refusal) = decide(state, &facts) else { return Ok(()) };
-    let (place, store, slot_name) = (names.place.clone(), names.store, slot.key.slot.clone());
-    let acked = state.acked_upto;
-    Err(match refusal {
-        Refusal::UnfinishedRows => SlotError::UnfinishedRows { slot: slot_name, place },
-        Refusal::SlotAhead => {
-            SlotError::AheadOfStore { slot: slot_name, found: slot.confirmed, acked, place, store }
-        }
-        Refusal::Behind { published: acked } => {
-            SlotError::BehindStore { flushed: slot.flushed, acked, place, store }
-        }
-        Refusal::OtherTimeline => SlotError::OtherState {
-            place,
-            known: format!("timeline {} of the server", state.timeline),
-            found: format!("timeline {}", slot.timeline),
-        },
-        // These need facts that are not compared here.
-        Refusal::TakenOver
-        | Refusal::LostInFailover { .. }
-        | Refusal::SlotMadeAgain
-        | Refusal::OtherCluster { .. }
-        | Refusal::SkipOutdated(_)
-        | Refusal::PartlyPublished(_)
-        | Refusal::Unidentified(_) => return Ok(()),
-    })
+    let at = (names.place.clone(), Some(names.store));
+    Err(refusal.into_error(at, slot.key.slot.clone(), state, &facts))
 }

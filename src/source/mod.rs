@@ -74,6 +74,7 @@ pub(crate) use connection::deadline::{Limit, log_if_slow};
 pub(crate) use connection::error::{
     ConnectError, HBA_ROUTINE, TlsFault, UnknownHost, said as said_by_server,
 };
+pub(crate) use connection::instance::Instance;
 pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
 pub(crate) use error::said;

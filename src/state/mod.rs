@@ -18,6 +18,7 @@ mod nats;
 mod record;
 #[cfg(feature = "redis")]
 mod redis;
+mod refusal;
 
 use std::future::Future;
 use std::pin::Pin;

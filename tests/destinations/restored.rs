@@ -58,3 +58,45 @@ pub async fn is_refused(fixture: &SinkFixture, length: impl AsyncFn() -> usize) 
         assert!(length().await >= before + 60, "the rows of the restored server");
     }
 }
+
+/// The slot is made again on a restored server, behind the position at the destination, whose finding of
+/// `check` is `position`: `check` says what `run` says. Neither takes a restart of PostgreSQL for that.
+pub async fn is_found_by_check(fixture: &SinkFixture, position: &str) {
+    let postgres = &fixture.inner.postgres;
+    let idle = async || {
+        let walpost = fixture.run().await;
+        postgres.execute(BURN).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        stop(walpost).await;
+    };
+    fixture.insert(10, 5).await;
+    idle().await;
+    assert!(postgres.stop(Stop::Fast, LONG_TIMEOUT).await, "it stops");
+    let saved = postgres.snapshot_data();
+    postgres.start_again().await;
+    for _ in 0..3 {
+        idle().await;
+        postgres.restart(Stop::Fast).await;
+        let (_, said) = fixture.ended("check", &["--json"]).await;
+        assert!(!said.contains(position), "{said}");
+    }
+    idle().await;
+    assert!(postgres.stop(Stop::Fast, LONG_TIMEOUT).await, "it stops");
+    postgres.restore_data(&saved);
+    postgres.start_again().await;
+    let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
+    postgres.execute(drop).await;
+    fixture.insert(10, 5).await;
+    let (code, said) = fixture.ended("init", &["--apply"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    for _ in 0..5 {
+        postgres.execute(BURN).await;
+    }
+    let (_, checked) = fixture.ended("check", &["--json"]).await;
+    let (code, said) = fixture.ended("run", &[]).await;
+    assert!(code == Some(3) && said.contains("walpost has not confirmed"), "{said}");
+    assert!(
+        checked.contains(position) && checked.contains("walpost has not confirmed"),
+        "{checked}"
+    );
+}

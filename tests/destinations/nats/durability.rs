@@ -98,6 +98,15 @@ async fn restored_server_is_refused_whatever_was_published_last() {
     restored::is_refused(&fixture, async || fixture.nats.messages(STREAM).await.len()).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_finds_a_slot_that_was_made_again_on_a_restored_server() {
+    let server = Postgres::builder(Major::V15).own_identity().start().await;
+    let fixture = NatsFixture::over(server, Nats::start().await).await;
+    fixture.nats.add_stream(STREAM, SUBJECTS, &serde_json::json!({})).await;
+    fixture.adopt().await;
+    restored::is_found_by_check(&fixture, "nats_position").await;
+}
+
 /// What a machine that crashes has not synced is published again: PostgreSQL still has it. The server
 /// loses the newest messages of the stream with the key, or without; and the machine is down for longer
 /// than a sync would have taken.

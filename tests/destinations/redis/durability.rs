@@ -183,6 +183,14 @@ async fn restored_server_is_refused_whatever_was_published_last() {
     restored::is_refused(&fixture, async || fixture.redis.length(STREAM).await).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_finds_a_slot_that_was_made_again_on_a_restored_server() {
+    let server = Postgres::builder(Major::V15).own_identity().start().await;
+    let fixture = RedisFixture::over(server, Redis::start().await).await;
+    fixture.adopt().await;
+    restored::is_found_by_check(&fixture, "redis_position").await;
+}
+
 /// A failover behind one address, for a client that does not see it: the claim is there, and the newest
 /// entries are not. What a replica that was behind would have is put there by hand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

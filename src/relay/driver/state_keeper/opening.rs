@@ -10,9 +10,7 @@ use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::{Feed, SlotError, Source, SourceError};
-use crate::state::{
-    Decision, Facts, Refusal, State, StateEvent, StateFailure, StateKey, decide, unix_ms,
-};
+use crate::state::{Decision, Facts, State, StateEvent, StateFailure, StateKey, decide, unix_ms};
 
 /// What was read.
 struct Found {
@@ -120,7 +118,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 return Ok(Some(StateOpened::Lost(SourceError::Lost(why))));
             }
             Decision::Refuse(refusal) => {
-                let error = keeper.settings.refused(refusal, &slot, &state, &facts);
+                let settings = &keeper.settings;
+                let at = (settings.place.clone(), settings.lossy_store);
+                let error = refusal.into_error(at, slot, &state, &facts);
                 return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
             }
             Decision::Continue(reason) => {
@@ -353,56 +353,6 @@ impl StateSettings {
             format!("this standby has not replayed up to {needed}, the position in {place}")
         } else {
             format!("the position in {place} is beyond the end of WAL at the connect")
-        }
-    }
-
-    /// The error of a position from which delivery does not continue.
-    fn refused(&self, refusal: Refusal, slot: &str, state: &State, facts: &Facts<'_>) -> SlotError {
-        let (place, slot, acked) = (self.place.clone(), slot.to_owned(), state.acked_upto);
-        match refusal {
-            Refusal::UnfinishedRows => SlotError::UnfinishedRows { slot, place },
-            Refusal::TakenOver => SlotError::TakenOver { place },
-            Refusal::LostInFailover { fork, published } => SlotError::LostInFailover {
-                found: facts.timeline,
-                known: state.timeline,
-                fork,
-                published,
-                store: self.lossy_store,
-            },
-            Refusal::OtherTimeline => SlotError::OtherState {
-                place,
-                known: format!("timeline {} of the server", state.timeline),
-                found: format!("timeline {}", facts.timeline),
-            },
-            Refusal::OtherCluster { known, found } => {
-                SlotError::OtherState { place, known: format!("Kafka cluster {known}"), found }
-            }
-            Refusal::SlotAhead => match self.lossy_store {
-                Some(store) => {
-                    SlotError::AheadOfStore { slot, found: facts.slot, acked, place, store }
-                }
-                None => SlotError::AheadOfState { slot, found: facts.slot, acked, place },
-            },
-            Refusal::SlotMadeAgain => SlotError::MadeAgain {
-                slot,
-                found: facts.slot,
-                acked,
-                place,
-                store: self.lossy_store,
-            },
-            Refusal::Behind { published: acked } => match self.lossy_store {
-                Some(store) => {
-                    SlotError::BehindStore { flushed: facts.flushed, acked, place, store }
-                }
-                None => SlotError::BehindState { flushed: facts.flushed, acked, place },
-            },
-            Refusal::SkipOutdated(position) => SlotError::SkipOutdated { place, position },
-            Refusal::PartlyPublished(next) => SlotError::PartlyPublished {
-                place,
-                commit_lsn: next.commit_lsn,
-                events: next.ordinal,
-            },
-            Refusal::Unidentified(commit_lsn) => SlotError::Unidentified { place, commit_lsn },
         }
     }
 }
