@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use walpost_bed::eventually;
-use walpost_bed::fixture::{LONG_TIMEOUT, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, stop};
+use walpost_bed::{Consumed, Kafka, Walpost, eventually};
 
 use crate::http::fixture::HttpFixture;
 use crate::nats::fixture::NatsFixture;
@@ -55,17 +55,20 @@ fn skipping(more: Option<&'static str>) -> String {
 }
 
 async fn hold_up_nothing(fixture: &impl Promise) {
-    let postgres = &fixture.inner.postgres;
+    hold_up(&fixture.inner, fixture.run().await, async || fixture.records().await).await;
+}
+
+async fn hold_up(fixture: &Fixture, walpost: Walpost, records: impl AsyncFn() -> Vec<Consumed>) {
+    let postgres = &fixture.postgres;
     for size in SIZES {
         postgres.execute(&rows(size)).await;
     }
-    let walpost = fixture.run().await;
     let end = postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("a position");
     eventually(LONG_TIMEOUT, "everything is confirmed", async || {
-        if fixture.inner.has_confirmed(&end).await { Ok(()) } else { Err(walpost.stderr()) }
+        if fixture.has_confirmed(&end).await { Ok(()) } else { Err(walpost.stderr()) }
     })
     .await;
-    let records = fixture.records().await;
+    let records = records().await;
     let ids: BTreeSet<_> = records.iter().filter_map(|record| record.header("id")).collect();
     let said = walpost.stderr();
     let undelivered = async |condition: &str| -> Vec<String> {
@@ -80,6 +83,17 @@ async fn hold_up_nothing(fixture: &impl Promise) {
         assert!(is_named, "{id} is neither delivered nor skipped: {said:?}");
     }
     stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_at_the_maxima_of_kafka_hold_up_nothing() {
+    let fixture = Fixture::new().await;
+    Kafka::shared().await.create_topic(&fixture.topic("order"), 1).await;
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    std::fs::write(&file, skipping(None)).expect("it can be written");
+    let walpost = fixture.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    hold_up(&fixture, walpost, async || fixture.records().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
