@@ -97,7 +97,7 @@ metrics! {
     POISON_EVENTS = Counter "walpost_poison_events_total" ["cause", "action"]
         "Undeliverable events, by cause (as in the poison settings) and by action: dead_letter, skip, halt.";
     DROPPED_HEADERS = Counter "walpost_dropped_headers_total" []
-        "Headers of rows that were dropped because their names are reserved, there already, or impossible at the destination. Replayed events count again.";
+        "Headers of rows that were dropped because their names are reserved or there already, or because the destination cannot have them. Replayed events count again.";
     COMMIT_TO_ACK = Histogram "walpost_commit_to_ack_seconds" []
         "Time from an event's commit in PostgreSQL to the destination's acknowledgement. Compares the clocks of two machines.";
     BROKER_ACK = Histogram "walpost_broker_ack_seconds" []

@@ -178,7 +178,8 @@ impl HeaderSet {
         Ok(dropped)
     }
 
-    /// Appends the members of a row's JSON object, in order, except those with reserved names.
+    /// Appends the members of a row's JSON object, in order, except those with reserved names
+    /// and those that the destination cannot carry.
     fn append_row<'a>(
         &self,
         headers: &mut Headers<'a>,
@@ -202,6 +203,10 @@ impl HeaderSet {
                 return Ok(());
             }
             let value = json::text(value)?;
+            if value.as_ref().is_some_and(|value| !names.can_have(value)) {
+                dropped.add(&name);
+                return Ok(());
+            }
             bytes += name.len() + value.as_ref().map_or(0, |value| value.len());
             // Members beyond the limits take no memory.
             let is_within = bytes <= ROW_BYTES && headers.len() - first < ROW_HEADERS;

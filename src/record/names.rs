@@ -16,7 +16,7 @@ const WALPOST: &str = "walpost.";
 /// for all that begin so.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {
-    /// How names are written there.
+    /// How headers are written there.
     pub spelling: Spelling,
     /// Names that only the destination's own code may write.
     pub own: &'static [&'static str],
@@ -29,13 +29,15 @@ pub struct Names {
     pub can_be: fn(&str) -> bool,
 }
 
-/// How a destination writes a name.
+/// How a destination writes a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spelling {
     /// As it is. Names that differ only in ASCII case are one, since some clients ignore case.
     AsIs,
     /// With `-` for `_` and `.`, in any case: HTTP.
     Hyphens,
+    /// As it is, in one line of text with its value: NATS.
+    Line,
 }
 
 /// A header that a record cannot have beside the others, with the reason.
@@ -59,7 +61,7 @@ impl Names {
     /// Whether two names are the same there.
     pub(crate) fn are_one(&self, one: &str, other: &str) -> bool {
         match self.spelling {
-            Spelling::AsIs => one.eq_ignore_ascii_case(other),
+            Spelling::AsIs | Spelling::Line => one.eq_ignore_ascii_case(other),
             Spelling::Hyphens => {
                 one.len() == other.len()
                     && one.bytes().map(hyphenated).eq(other.bytes().map(hyphenated))
@@ -80,7 +82,7 @@ impl Names {
     /// A text that is the same for names that are one.
     pub(super) fn folded(&self, name: &str) -> String {
         match self.spelling {
-            Spelling::AsIs => name.to_ascii_lowercase(),
+            Spelling::AsIs | Spelling::Line => name.to_ascii_lowercase(),
             Spelling::Hyphens => name.replace(['_', '.'], "-").to_ascii_lowercase(),
         }
     }
@@ -91,6 +93,11 @@ impl Names {
             || self.has(self.own, name)
             || self.has(self.guarded, name)
             || !self.carries(name)
+    }
+
+    /// Whether the protocol can carry a value.
+    pub(super) fn can_have(&self, value: &[u8]) -> bool {
+        self.spelling != Spelling::Line || !value.iter().any(|byte| matches!(byte, b'\r' | b'\n'))
     }
 
     fn carries(&self, name: &str) -> bool {

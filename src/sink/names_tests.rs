@@ -207,7 +207,18 @@ fn name() -> impl Strategy<Value = String> {
         });
         written.collect()
     });
-    let odd = ["", " ", "a b", "h\u{e9}", "x:y", "a\nb", "\0", "q\"", &"long".repeat(100)];
+    let odd = [
+        "",
+        " ",
+        "a b",
+        "h\u{e9}",
+        "x:y",
+        "a\nb",
+        "\0",
+        "q\"",
+        &"long".repeat(100),
+        &"x".repeat(70_000),
+    ];
     let odd = prop::sample::select(odd.map(str::to_owned).to_vec());
     prop_oneof![4 => known, 4 => "h[a-c]{1,2}[-_.]?[A-C]{0,2}z", 1 => odd]
 }
@@ -217,7 +228,8 @@ const TEXT: &str = "[a-zA-Z0-9%.,\"é€ /+=]{0,12}";
 
 fn row() -> impl Strategy<Value = Row> {
     let text = || TEXT.prop_map(|text| format!("i{text};"));
-    let header = (name(), TEXT.prop_map(|text| format!("{OF_ROW}{text};")));
+    let value = prop_oneof![9 => TEXT, 1 => "[a-z]{0,2}[\r\n][a-z]{0,2}"];
+    let header = (name(), value.prop_map(|text| format!("{OF_ROW}{text};")));
     let formats: Vec<_> = ValueFormat::NAMES.iter().map(|(_, format)| *format).collect();
     (
         (text(), prop::option::of(text()), text()),

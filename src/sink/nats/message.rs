@@ -27,11 +27,11 @@ const LAST_ID: &str = "Nats-Expected-Last-Msg-Id";
 /// instance. `Status` and `Description` are what the server's own messages about a consumer have:
 /// clients take a message with them for one of these, and drop it.
 pub(crate) const NAMES: Names = Names {
-    spelling: Spelling::AsIs,
+    spelling: Spelling::Line,
     own: &["description", "nats-*", "status"],
     guarded: &[],
     may_repeat: false,
-    can_be: |name| !name.is_empty() && name.parse::<HeaderName>().is_ok(),
+    can_be: |name| (1..HEADERS_MAX).contains(&name.len()) && name.parse::<HeaderName>().is_ok(),
 };
 
 const KEY: &str = "walpost.key";

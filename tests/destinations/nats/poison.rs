@@ -12,8 +12,7 @@ const DEAD: &str = "orders.dead";
 /// Events that NATS cannot have, with the cause and a part of the reason of each.
 const CAUSES: [(&str, &str, &str); 6] = [
     (
-        "(aggregate_type, aggregate_id, event_type, headers) \
-         VALUES ('order', 'k', 'bad', '{\"a\": \"x\\ny\"}')",
+        "(aggregate_type, aggregate_id, event_type) VALUES ('order', 'k', E'ba\nd')",
         "refused",
         "line break",
     ),
