@@ -200,6 +200,7 @@ impl PostgresFeed {
         if self.checks.is_empty() {
             return Ok(Some(self.described(received)));
         }
+        crate::crash_points::point!("comparing");
         let mut is_skipped = false;
         for index in (0..self.checks.len()).rev() {
             let verdict = match &received {

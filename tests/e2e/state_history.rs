@@ -1,9 +1,11 @@
 //! Servers whose history is not the one of the state topic: restored while walpost was down, or cloned.
 
+use std::os::unix::process::ExitStatusExt as _;
+
 use walpost_bed::fixture::{
     AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied, stop,
 };
-use walpost_bed::{DataSnapshot, Major, Postgres, Proxy, Stop, Walpost};
+use walpost_bed::{DataSnapshot, Major, Postgres, Proxy, Stop, Walpost, eventually};
 
 use super::state_topic::topic;
 
@@ -12,9 +14,17 @@ const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
 /// The WAL grows past its previous end.
 const BURN: &str = "CREATE TABLE burn AS SELECT; SELECT pg_switch_wal(); DROP TABLE burn";
 
+/// Transactions of a table without events.
+const OTHERS: &str =
+    "DO $$ BEGIN FOR i IN 1..1000 LOOP INSERT INTO other VALUES (i); COMMIT; END LOOP; END $$";
+
 /// A fixture with a position in a state topic, and what `walpost run` is started with.
 async fn adopted(mode: &'static str) -> (Fixture, String) {
-    let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
+    adopted_on(Major::V15, mode).await
+}
+
+async fn adopted_on(major: Major, mode: &'static str) -> (Fixture, String) {
+    let fixture = Fixture::with(Postgres::builder(major).own_identity()).await;
     let topic = topic(&fixture).await;
     fixture.adopt(&topic).await;
     let fixture = fixture.option("--state-topic", &topic);
@@ -235,6 +245,65 @@ async fn restart_that_takes_the_slot_back_before_the_start_of_walpost_is_no_othe
         fixture.confirmed(LONG_TIMEOUT).await;
         assert_there(&fixture, mode.unwrap_or("at-least-once")).await;
         stop(walpost).await;
+    }
+}
+
+/// PostgreSQL crashes while walpost runs, or is not running, and forgets what the slot confirmed.
+/// walpost is killed at ever later messages of the comparison, until it ends before that. PostgreSQL 14
+/// sends transactions without events too: the slot must not be confirmed between them, where walpost has
+/// not confirmed it before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn comparison_that_is_interrupted_is_made_by_the_next_start() {
+    for (mode, is_running) in [("at-least-once", true), ("exactly-once", false)] {
+        let (fixture, _) = adopted_on(Major::V14, mode).await;
+        // It saves the slot with the positions that it logs.
+        fixture.postgres.pause_background_writer().await;
+        for _ in 0..3 {
+            publish(&fixture, 1).await;
+        }
+        let walpost = fixture.run().await;
+        fixture.postgres.execute("CREATE TABLE other (i int)").await;
+        fixture.postgres.execute(OTHERS).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        stop(walpost).await;
+        let killed_at = |messages: u32| {
+            let point = format!("comparing={messages}*sleep(2)->return");
+            fixture.command("run").env("FAILPOINTS", point).start()
+        };
+        let first = is_running.then(|| killed_at(0));
+        if let Some(walpost) = &first {
+            walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+        }
+        fixture.postgres.kill9().await;
+        fixture.postgres.start_again().await;
+        if let Some(walpost) = first {
+            let status = walpost.wait(SHORT_TIMEOUT).await.expect("it dies");
+            assert_eq!(status.signal(), Some(6), "{:?}", walpost.stderr());
+        }
+        let (mut kills, mut messages) = (0, 0);
+        loop {
+            let walpost = killed_at(messages);
+            let compared = "the server has the history that was published";
+            eventually(LONG_TIMEOUT, "it compares", async || {
+                if walpost.pid().is_none() || walpost.said(compared) {
+                    Ok(())
+                } else {
+                    Err(walpost.stderr())
+                }
+            })
+            .await;
+            if walpost.said(compared) {
+                fixture.postgres.execute(&insert(3, 5)).await;
+                fixture.confirmed(LONG_TIMEOUT).await;
+                stop(walpost).await;
+                break;
+            }
+            let status = walpost.wait(SHORT_TIMEOUT).await.expect("it has ended");
+            assert_eq!(status.signal(), Some(6), "{:?}", walpost.stderr());
+            (kills, messages) = (kills + 1, 64 * messages + 15);
+        }
+        assert!(kills >= 3, "{mode}: the comparison was interrupted {kills} times");
+        assert_there(&fixture, mode).await;
     }
 }
 
