@@ -38,7 +38,7 @@ pub trait Outlet {
     }
 
     /// Whether records of other lanes may be published behind a suspect that was refused, with the same
-    /// producer.
+    /// producer. Then at most one record of a lane is under way, so that none is accepted before an earlier one.
     fn outlives_refusals(&self) -> bool {
         false
     }

@@ -49,6 +49,7 @@ use crate::pgoutput::{Begin, Message, PgTimestamp};
 use crate::position::EventPosition;
 use crate::record::Router;
 
+use self::accepted::Accepted;
 pub use self::commits::CommitAt;
 use self::commits::Commits;
 pub use self::counters::{Counters, DroppedHeaders};
@@ -62,6 +63,7 @@ use crate::record::Policies;
 pub use halt::{EventOrigin, Halt};
 pub use suspects::Probing;
 
+mod accepted;
 mod commits;
 mod counters;
 mod halt;
@@ -102,6 +104,7 @@ pub struct Core {
     isolation: Option<Isolation>,
     policies: Policies,
     quarantine: Quarantine,
+    accepted: Accepted,
     /// How often something was found out about a failed record.
     verdicts: u64,
     skips: Skips,
@@ -158,6 +161,7 @@ impl Core {
             isolation: None,
             policies: Policies::default(),
             quarantine: Quarantine::default(),
+            accepted: Accepted::default(),
             verdicts: 0,
             skips: Skips::default(),
             diverted: Vec::new(),
@@ -312,7 +316,12 @@ impl Core {
             Message::Begin(begin) if self.is_commit_needed_before(begin) => {
                 return Ok(Taken::NotYet);
             }
-            Message::Begin(begin) => self.begin(begin)?,
+            Message::Begin(begin) => {
+                let of = (begin.commit_lsn, begin.commit_time);
+                self.accepted.is_kept = outlet.outlives_refusals() && !self.is_exactly_once();
+                self.accepted.begin(of, self.flush_lsn());
+                self.begin(begin)?;
+            }
             Message::Commit(commit) => {
                 if !self.transaction.as_ref().is_some_and(|open| open.is_published) {
                     self.ledger.commit(commit.commit_lsn, commit.end_lsn)?;
@@ -408,6 +417,9 @@ impl Core {
     pub fn producer_replaced(&mut self) {
         self.interrupt_probing();
         self.forget_productions();
+        if self.suspicion().is_some() {
+            self.accepted.forget();
+        }
         self.session_lost();
         self.ledger.reset();
         self.rewind();

@@ -333,9 +333,10 @@ fn check_record(row: &Row, record: &Record<'_>, destination: &Destination) -> us
     // What walpost says of the event is there as it says it, and so are the row's headers.
     for header in &record.headers {
         let name = (destination.called)(&header.name);
-        // Headers of HTTP itself are not decoded, and by their specifications ASCII.
-        let is_ascii = header.value.as_deref().is_none_or(<[u8]>::is_ascii);
-        if at == "http" && name.eq_ignore_ascii_case("traceparent") && !is_ascii {
+        // Headers of HTTP itself are not decoded, and by their specifications printable ASCII.
+        let is_printable = |byte: &u8| matches!(byte, b' '..=b'~');
+        let is_text = header.value.as_deref().is_none_or(|text| text.iter().all(is_printable));
+        if at == "http" && name.eq_ignore_ascii_case("traceparent") && !is_text {
             continue;
         }
         let found = by_name.get(&name.to_ascii_lowercase()).copied();

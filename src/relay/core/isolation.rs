@@ -70,6 +70,7 @@ impl IsolatedRecord {
 impl Core {
     /// The broker acknowledged production `seq`.
     pub fn delivered(&mut self, seq: Seq) {
+        self.note_accepted(seq);
         let Some(isolation) = &self.isolation else {
             self.ledger.delivered(seq);
             return;
@@ -80,6 +81,7 @@ impl Core {
         let is_new = self.ledger.delivered(seq);
         if was_isolated || self.is_isolated(seq) {
             self.isolation = None;
+            self.verdicts += u64::from(self.accepted.is_kept);
             // In exactly-once mode it would be isolated again and again, if each time another record
             // makes the transaction fail.
             self.request_commit(CommitAt::Boundary);
@@ -179,8 +181,10 @@ impl Core {
         };
         let outage = suspicion.waits(outage);
         if let Some(lane) = lane.filter(|_| !waits && !is_letter) {
-            let from_here =
-                outlives_refusals && !isolation.has_others && matches!(self.phase, Phase::Running);
+            let from_here = outlives_refusals
+                && !isolation.has_others
+                && self.accepted.is_empty()
+                && matches!(self.phase, Phase::Running);
             suspicion.probe(lane, from_here);
             if from_here {
                 return;

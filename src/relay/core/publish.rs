@@ -49,6 +49,10 @@ impl Core {
                 self.count_event(position);
                 Ok(Taken::Yes)
             }
+            (Some(_), _) if self.is_accepted(position) => {
+                self.count_ordinal();
+                Ok(Taken::Yes)
+            }
             (Some(event), _) if self.is_probed(position) => {
                 self.probe(message, event, position, outlet)
             }

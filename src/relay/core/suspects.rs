@@ -368,7 +368,7 @@ impl Core {
         }
     }
 
-    fn suspicion(&self) -> Option<&Suspicion> {
+    pub(super) fn suspicion(&self) -> Option<&Suspicion> {
         self.isolation.as_ref()?.suspicion.as_ref()
     }
 

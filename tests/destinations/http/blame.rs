@@ -69,14 +69,14 @@ async fn other_answers_and_none_cost_the_refused_event_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_machines_among_others_cost_no_event() {
-    for (rows, is_refused) in UNSTEADY {
+    for is_refused in UNSTEADY {
         let fixture = fixture("").await;
         let requests = AtomicU32::new(0);
         fixture.receiver.answers(move |_| {
             let is_refused = is_refused(requests.fetch_add(1, Ordering::Relaxed));
             Answer::of(if is_refused { 403 } else { 200 })
         });
-        costs_no_event(&fixture, rows).await;
+        costs_no_event(&fixture).await;
     }
 }
 

@@ -69,6 +69,9 @@ pub(super) fn relations() -> [Relation; 2] {
     [relation_of(TABLE, "outbox"), relation_of(OTHER_TABLE, "orders")]
 }
 
+/// In place of a partition, for dead letters.
+pub(super) const LETTERS: usize = usize::MAX;
+
 /// One partition per key; what is queued and what is appended.
 #[derive(Debug, Default)]
 pub(super) struct Broker {
@@ -79,8 +82,8 @@ pub(super) struct Broker {
     pub(super) log: HashMap<usize, Vec<(usize, usize)>>,
     pub(super) producers: usize,
     pub(super) appended: BTreeSet<usize>,
-    /// Appended but not yet reported.
-    pub(super) unreported: Vec<Seq>,
+    /// Appended but not yet reported, with the partition.
+    pub(super) unreported: Vec<(Seq, usize)>,
     /// Produced by the current producer and not yet reported, by weight.
     pub(super) in_flight: BTreeMap<Seq, u64>,
     /// Productions of replaced producers.
@@ -139,8 +142,12 @@ impl Outlet for Broker {
 impl Broker {
     /// The oldest record of the `pick`-th non-empty partition.
     pub(super) fn next(&mut self, pick: usize) -> Option<(Seq, usize)> {
+        let awaits = |key| {
+            self.outlives_refusals()
+                && self.unreported.iter().any(|(_, partition)| *partition == key)
+        };
         let busy = |(key, queue): &(&usize, &VecDeque<_>)| {
-            !queue.is_empty() && !self.stopped.contains(*key)
+            !queue.is_empty() && !self.stopped.contains(*key) && !awaits(**key)
         };
         let mut busy: Vec<usize> = self.queued.iter().filter(busy).map(|(key, _)| *key).collect();
         busy.sort_unstable();

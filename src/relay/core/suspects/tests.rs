@@ -175,6 +175,30 @@ fn producer_that_outlives_refusals_is_given_probes_without_another_replay() {
     assert_eq!(core.undelivered(), 0);
 }
 
+/// A machine of several that refuses everything: each event is refused once, and a transaction may not have to
+/// get through in one go.
+#[test]
+fn accepted_events_are_not_sent_again_unless_they_are_to_be_evidence() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    to.outlives_refusals = true;
+    let mut sent = vec![0; 12];
+    let answered = std::cell::RefCell::new(vec![0; 12]);
+    let once = |event: usize, _: bool| {
+        let mut answered = answered.borrow_mut();
+        answered[event] += 1;
+        (answered[event] == 1).then(ambiguous)
+    };
+    for rounds in 0.. {
+        let Round { accepted, .. } = round(&mut core, &mut to, 12, &once);
+        accepted.into_iter().for_each(|event| sent[event] += 1);
+        assert!(rounds < 20, "{core:?}");
+        if core.wants_replay().is_none() && core.undelivered() == 0 {
+            break;
+        }
+    }
+    assert_eq!((sent, core.counters().skipped), (vec![1; 12], 0));
+}
+
 #[test]
 fn an_event_before_the_suspect_is_evidence_without_probes() {
     let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
