@@ -374,6 +374,7 @@ impl Core {
     /// instance's records are obsolete.
     pub fn connected(&mut self, start: Lsn, tables: &[FoundTable]) {
         if self.ledger.flush_lsn() < start {
+            self.accepted.replay(true);
             self.ledger.reset_to(start);
             self.interrupted = None;
             self.isolation.take_if(|isolation| isolation.position.commit_lsn < start);
@@ -390,6 +391,12 @@ impl Core {
     /// halt behind undelivered records is cancelled, and its cause is found again: its whole
     /// transaction is then taken again.
     pub fn session_lost(&mut self) {
+        // One may use the slot before the next session.
+        self.another_sent();
+        self.end_session();
+    }
+
+    fn end_session(&mut self) {
         let has_part = self.is_within_produced();
         let open = self.transaction.take();
         if matches!(self.phase, Phase::Halting { .. }) {
@@ -417,10 +424,8 @@ impl Core {
     pub fn producer_replaced(&mut self) {
         self.interrupt_probing();
         self.forget_productions();
-        if self.suspicion().is_some() {
-            self.accepted.forget();
-        }
-        self.session_lost();
+        self.accepted.replay(self.suspicion().is_some());
+        self.end_session();
         self.ledger.reset();
         self.rewind();
         self.interrupted = None;

@@ -19,8 +19,7 @@ use crate::record::Record;
 pub(super) const REFUSED: &str = "refused";
 
 /// How many requests with a record have to be rejected before it is a suspect, where several machines can
-/// stand behind one address: one of them may reject everything. With half of them a large transaction still
-/// gets through.
+/// stand behind one address: one of them may reject everything.
 #[cfg(any(feature = "http", feature = "sqs"))]
 pub(super) const REJECTIONS: u32 = 8;
 

@@ -5,8 +5,10 @@
 //! have to repeat all that follows it. Without this memory a large transaction would have to get through in one
 //! go, and where some of the machines behind an address refuse everything, it never does.
 //!
-//! A replay that tries a suspect which was refused alone sends everything again, in order: the others are
-//! evidence then. So an event that is sent again has none behind it in its lane that is not.
+//! A replay that tries a suspect which was refused alone twice sends everything again, in order: the others are
+//! evidence then. So an event that is sent again has none behind it in its lane that is not. For the same reason
+//! what is forgotten at another moment, since another instance may have sent something, is followed by nothing
+//! that is remembered until the next replay begins.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +18,27 @@ use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 use crate::position::EventPosition;
 
+/// The most runs that are remembered: a few MiB. Many more transactions behind an undelivered one, or many
+/// events of a transaction that are skipped, are sent again.
+const RUNS_MAX: usize = 1 << 14;
+
 /// The accepted events of transactions that are not durable.
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
-    /// Whether they are remembered.
+    /// Whether the destination allows to remember them.
     pub(super) is_kept: bool,
+    /// Nothing is remembered before the next replay.
+    is_suspended: bool,
     transactions: BTreeMap<Lsn, Transaction>,
+    /// How many there are in all transactions.
+    runs: usize,
 }
 
 #[derive(Debug)]
 struct Transaction {
     /// Another time is another history of the server.
     commit_time: PgTimestamp,
-    /// Runs of ordinals: the first one, and the one behind the last. A producer keeps few events in flight, so
-    /// there are few gaps.
+    /// Runs of ordinals: the first one, and the one behind the last.
     runs: BTreeMap<u32, u32>,
 }
 
@@ -40,10 +49,15 @@ impl Accepted {
             of_lsn.or_insert_with(|| Transaction { commit_time, runs: BTreeMap::new() });
         let (first, end) = (position.ordinal, position.ordinal.saturating_add(1));
         let runs = &mut transaction.runs;
+        let known = runs.len();
         let end = runs.remove(&end).unwrap_or(end);
         match runs.range_mut(..=first).next_back() {
             Some((_, before)) if *before >= first => *before = end.max(*before),
             _ => drop(runs.insert(first, end)),
+        }
+        self.runs = self.runs + runs.len() - known;
+        if self.runs > RUNS_MAX {
+            self.forget();
         }
     }
 
@@ -58,15 +72,25 @@ impl Accepted {
         while let Some(first) = self.transactions.first_entry()
             && *first.key() < flush_lsn
         {
-            first.remove();
+            self.runs -= first.remove().runs.len();
         }
         if self.transactions.get(&commit_lsn).is_some_and(|one| one.commit_time != commit_time) {
-            self.transactions.remove(&commit_lsn);
+            self.forget();
         }
     }
 
+    /// Forgets everything until the next replay begins.
     pub(super) fn forget(&mut self) {
         self.transactions.clear();
+        (self.runs, self.is_suspended) = (0, true);
+    }
+
+    /// Everything from the flush LSN on is read again. `sends_all`: and sent.
+    pub(super) fn replay(&mut self, sends_all: bool) {
+        if sends_all {
+            self.forget();
+        }
+        self.is_suspended = false;
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -80,9 +104,15 @@ impl Core {
         self.accepted.has(position)
     }
 
+    /// Another instance may have sent events meanwhile: those that are read again are sent again.
+    pub fn another_sent(&mut self) {
+        self.accepted.forget();
+    }
+
     /// Remembers that production `seq` is accepted.
     pub(super) fn note_accepted(&mut self, seq: Seq) {
         if self.accepted.is_kept
+            && !self.accepted.is_suspended
             && let Some(position) = self.ledger.position(seq)
             && let Some(commit_time) = self.ledger.commit_time(seq)
         {
@@ -104,7 +134,19 @@ mod tests {
             accepted.add(position(ordinal), time);
             assert_eq!(accepted.transactions[&Lsn::new(1)].runs.len(), runs, "{ordinal}");
         }
+        assert_eq!(accepted.runs, 3);
         let found: Vec<_> = (0..20).filter(|ordinal| accepted.has(position(*ordinal))).collect();
         assert_eq!(found, [0, 3, 4, 5, 9, 10]);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut accepted = Accepted::default();
+        for number in 0..=RUNS_MAX as u64 {
+            assert_eq!(accepted.transactions.len() as u64, number);
+            let position = EventPosition { commit_lsn: Lsn::new(number + 1), ordinal: 0 };
+            accepted.add(position, PgTimestamp::default());
+        }
+        assert!(accepted.is_empty() && accepted.is_suspended);
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Isolation {
     pub(super) refusals: u32,
     /// Whether another one was accepted before it since the last replay: the next one has that too.
     pub(super) has_others: bool,
+    /// Whether it was refused in isolation once, in such a way, while those before it were not sent again.
+    pub(super) is_refused: bool,
     /// Once it was refused in isolation with an answer that may be about everything.
     pub(super) suspicion: Option<Suspicion>,
 }
@@ -43,7 +45,14 @@ pub(super) struct IsolatedRecord {
 
 impl Isolation {
     pub(super) fn at(position: EventPosition) -> Self {
-        Self { position, record: None, refusals: 0, has_others: false, suspicion: None }
+        Self {
+            position,
+            record: None,
+            refusals: 0,
+            has_others: false,
+            is_refused: false,
+            suspicion: None,
+        }
     }
 }
 
@@ -142,6 +151,11 @@ impl Core {
     /// The isolated record was refused with an answer that may be about everything.
     fn judge(&mut self, refusal: &Refusal) {
         let Some(isolation) = &mut self.isolation else { return };
+        // Before all that was accepted is sent again: it may be a chance.
+        if !self.accepted.is_empty() && !std::mem::replace(&mut isolation.is_refused, true) {
+            self.verdicts += 1;
+            return self.ask_for_replay(&refusal.reason);
+        }
         let Some(record) = &isolation.record else { return };
         let Place { topic, lane, is_of_topic, outlives_refusals } = record.place.clone();
         // A dead letter that is refused as its event was has the same fault: what shows that of the event

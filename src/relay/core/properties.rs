@@ -126,12 +126,13 @@ impl World {
         guilty: Option<(usize, Guilt)>,
     ) -> Self {
         let budget_bytes = budget_rows * (RECORD_OVERHEAD_BYTES + 60);
+        let is_serial = guilty.map_or(sizes.len(), |(guilty, _)| guilty).is_multiple_of(2);
         let mut world = Self {
             history: history(sizes),
             budget_bytes,
             policy,
             core: new_core(budget_bytes).with_policies(policies(policy)),
-            broker: Broker { guilty, ..Broker::default() },
+            broker: Broker { guilty, is_serial, ..Broker::default() },
             coming: None,
             batches: None,
             slot: Lsn::new(100),
@@ -193,7 +194,7 @@ impl World {
             Step::ReportMany(count) => (0..*count).rev().for_each(|_| self.report(usize::MAX)),
             Step::LoseReport => {
                 if let Some((seq, partition)) = self.broker.unreported.pop() {
-                    self.broker.stopped.insert(partition);
+                    self.stop(partition);
                     self.fail(seq, |core| core.lost(seq, "the connection broke"));
                 }
             }
@@ -204,8 +205,9 @@ impl World {
                 }
             }
             Step::NeverReport => {
-                let partition = self.broker.unreported.pop().map(|(_, partition)| partition);
-                self.broker.stopped.extend(partition);
+                if let Some((_, partition)) = self.broker.unreported.pop() {
+                    self.stop(partition);
+                }
             }
             Step::LateReport(pick) => self.report_late(usize::from(*pick)),
             Step::PurgeProducer => {
@@ -390,6 +392,13 @@ impl World {
             let (seq, _) = self.broker.unreported.swap_remove(pick % waiting);
             self.broker.in_flight.remove(&seq);
             self.core.delivered(seq);
+        }
+    }
+
+    /// Without a report nothing more is sent where one record is under way at a time.
+    fn stop(&mut self, partition: usize) {
+        if self.broker.is_serial {
+            self.broker.stopped.insert(partition);
         }
     }
 

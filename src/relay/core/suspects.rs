@@ -15,8 +15,8 @@
 //! flush LSN on is read again, and the suspect is produced alone; the accepted probe is repeated.
 //!
 //! A producer that takes others after a refusal is given them without that replay
-//! ([`Outlet::outlives_refusals`]), unless some were accepted before the suspect: the next replay begins
-//! with these. Another may take nothing more once a record has failed, as Kafka's do,
+//! ([`Outlet::outlives_refusals`]), unless some were accepted since the flush LSN: the next replay sends these
+//! again. Another may take nothing more once a record has failed, as Kafka's do,
 //! so one replay may be one probe. Therefore the next search goes on behind the probes that have failed, and
 //! begins again only when there was none left.
 //!
@@ -294,6 +294,8 @@ impl Core {
         };
         let one = self.isolation.as_mut()?.suspicion.as_mut()?;
         if one.is_elsewhere(record.topic) {
+            // Those of its key may not overtake it.
+            one.lanes.extend(outlet.lane(&record));
             return None;
         }
         let lane = outlet.lane(&record).filter(|lane| !one.lanes.contains(lane))?;

@@ -94,6 +94,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
                         StateOpened::Failed(error) => return Ok(Opened::Failed(error.into())),
                         StateOpened::Lost(error) => break 'session error.into(),
                     }
+                    if after_another {
+                        self.core.another_sent();
+                    }
                     let is_ahead = session.start() > self.core.flush_lsn();
                     let has_worked = self.session.last.is_some();
                     if is_ahead && has_worked && !self.discard_in_flight(session.start()).await? {

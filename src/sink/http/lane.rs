@@ -234,7 +234,10 @@ impl Lane {
                     self.done(delivery, Outcome::Suspect(refusal));
                     return Ok(Passed::No);
                 }
-                Some(Verdict::Failed { failure, after, .. }) => (failure, after),
+                Some(Verdict::Failed { failure, after, .. }) => {
+                    rejections = 0;
+                    (failure, after)
+                }
             };
             self.attempts.fails(self.number, failure, [delivery.sent.topic.as_str()]);
             self.finish().await;

@@ -18,9 +18,8 @@ pub(super) enum Patience {
     Short,
     /// `http.give_up_after`: such answers usually pass.
     Long,
-    /// It is not for the event; how long others last counts on.
-    Unrelated,
-    /// For ever: the endpoint cannot be used, and what was answered before says nothing about the event.
+    /// For ever: the endpoint cannot be used, or not now, and what was answered before says nothing about the
+    /// event.
     Endless,
 }
 
@@ -68,7 +67,7 @@ impl Tried {
         let short = limits.timeout.max(SHORT_LEAST);
         let is_suspect = match patience {
             Patience::None => true,
-            Patience::Unrelated | Patience::Endless => false,
+            Patience::Endless => false,
             Patience::Short | Patience::Long => {
                 short_since.is_some_and(|since| has_lasted(since, short))
                     || limits.give_up_after.is_some_and(|limit| has_lasted(since, limit))
@@ -109,7 +108,7 @@ mod tests {
 
     #[test]
     fn event_is_a_suspect_once_such_answers_have_lasted() {
-        use Patience::{Long, None as Never, Short, Unrelated};
+        use Patience::{Endless, Long, None as Never, Short};
         assert_eq!(suspects(None, &[(0, Never)]), [true]);
         assert_eq!(suspects(None, &[(0, Short), (29, Short), (30, Short)]), [false, false, true]);
         // And again, once it is tried alone.
@@ -117,8 +116,8 @@ mod tests {
         assert_eq!(suspects(None, &[(0, Long), (1_000_000, Long)]), [false, false]);
         assert_eq!(suspects(Some(60), &[(0, Long), (59, Short), (60, Long)]), [false, false, true]);
         // A limit of the rate may hit it just after another event was accepted.
-        let limited = [(0, Long), (60, Unrelated), (61, Long), (62, Unrelated)];
-        assert_eq!(suspects(Some(60), &limited), [false, false, true, false]);
+        let limited = [(0, Long), (60, Endless), (61, Long), (120, Long), (121, Long)];
+        assert_eq!(suspects(Some(60), &limited), [false, false, false, false, true]);
         // That was long enough.
         assert_eq!(suspects(Some(60), &[(0, Long), (60, Long), (61, Short)]), [false, true, true]);
         // Another answer is in between.

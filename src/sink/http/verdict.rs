@@ -63,7 +63,7 @@ fn patience(status: StatusCode, asks_for_wait: bool) -> Patience {
         | StatusCode::FAILED_DEPENDENCY
         | StatusCode::LOCKED
         | StatusCode::TOO_EARLY => Patience::Long,
-        StatusCode::TOO_MANY_REQUESTS => Patience::Unrelated,
+        StatusCode::TOO_MANY_REQUESTS => Patience::Endless,
         _ if status.is_server_error() => Patience::Long,
         // An earlier request of the event may be the other party.
         StatusCode::CONFLICT => Patience::Short,
@@ -134,7 +134,7 @@ mod tests {
         for status in 300..600 {
             let expected = match status {
                 408 | 421 | 423 | 424 | 425 | 500.. => Patience::Long,
-                429 => Patience::Unrelated,
+                429 => Patience::Endless,
                 409 => Patience::Short,
                 _ => Patience::None,
             };

@@ -348,7 +348,7 @@ impl Worker {
     }
 
     /// One of the messages is rejected: each is sent alone, to see which. Another machine of a proxy may take
-    /// it.
+    /// it, if that balances requests.
     fn rejected(&mut self, batch: Batch, refusal: &Refusal) {
         self.accepts(batch.queue);
         let is_single = batch.deliveries.len() == 1;

@@ -89,6 +89,8 @@ pub(super) struct Broker {
     /// Productions of replaced producers.
     pub(super) old: Vec<Seq>,
     pub(super) guilty: Option<(usize, Guilt)>,
+    /// Whether each partition has one record under way at a time.
+    pub(super) is_serial: bool,
     /// Partitions that accept nothing more from this producer.
     pub(super) stopped: BTreeSet<usize>,
     pub(super) full: bool,
@@ -135,17 +137,15 @@ impl Outlet for Broker {
     }
 
     fn outlives_refusals(&self) -> bool {
-        self.guilty.is_none_or(|(guilty, _)| guilty % 2 == 0)
+        self.is_serial
     }
 }
 
 impl Broker {
     /// The oldest record of the `pick`-th non-empty partition.
     pub(super) fn next(&mut self, pick: usize) -> Option<(Seq, usize)> {
-        let awaits = |key| {
-            self.outlives_refusals()
-                && self.unreported.iter().any(|(_, partition)| *partition == key)
-        };
+        let awaits =
+            |key| self.is_serial && self.unreported.iter().any(|(_, partition)| *partition == key);
         let busy = |(key, queue): &(&usize, &VecDeque<_>)| {
             !queue.is_empty() && !self.stopped.contains(*key) && !awaits(**key)
         };

@@ -190,13 +190,37 @@ fn accepted_events_are_not_sent_again_unless_they_are_to_be_evidence() {
     };
     for rounds in 0.. {
         let Round { accepted, .. } = round(&mut core, &mut to, 12, &once);
-        accepted.into_iter().for_each(|event| sent[event] += 1);
+        for event in accepted {
+            sent[event] += 1;
+        }
         assert!(rounds < 20, "{core:?}");
         if core.wants_replay().is_none() && core.undelivered() == 0 {
             break;
         }
     }
     assert_eq!((sent, core.counters().skipped), (vec![1; 12], 0));
+}
+
+/// Another instance may have sent some of them since, and not those behind.
+#[test]
+fn accepted_events_are_sent_again_after_a_lost_session() {
+    for (is_lost, expected) in [(false, &[0][..]), (true, &[0, 1, 2])] {
+        let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+        to.outlives_refusals = true;
+        core.producer_replaced();
+        begun(&mut core, &mut to);
+        for number in 0..3 {
+            assert_eq!(core.receive(&insert(number), &mut to), Ok(Taken::Yes));
+        }
+        for (seq, event, _) in std::mem::take(&mut to.in_flight).into_iter().rev() {
+            if event == 0 { core.suspected(seq, &ambiguous()) } else { core.delivered(seq) }
+        }
+        if is_lost {
+            core.session_lost();
+        }
+        let accept_all = |_: usize, _: bool| None;
+        assert_eq!(round(&mut core, &mut to, 3, &accept_all).accepted, expected, "{is_lost}");
+    }
 }
 
 #[test]
