@@ -483,10 +483,10 @@ impl Feed for SimFeed {
     }
 
     async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
-        self.left = Left::Finished;
         if self.check.is_some() {
             return Err(SourceError::Lost("it is not compared yet".into()));
         }
+        self.left = Left::Finished;
         self.world.lock().server.sessions[self.session].offered = lsn;
         let noted = async {
             match self.side {

@@ -174,10 +174,10 @@ impl World {
         }
     }
 
-    /// The operator runs `walpost adopt --apply` after the server was restored, unless another walpost
-    /// works with the slot.
+    /// The operator runs `walpost adopt --apply` after the server was restored, while no walpost runs:
+    /// one that has no session at the moment would confirm what it knows, beyond the adopted position.
     pub(crate) fn accept(&mut self) {
-        if self.slot_is_in_use() || self.server.lock.is_some() {
+        if self.slot_is_in_use() || self.running > 0 {
             return;
         }
         let (upto, timeline) = (self.server.confirmed, self.server.timeline);

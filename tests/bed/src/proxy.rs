@@ -56,8 +56,6 @@ struct State {
     /// Where connections lead, one after the other in turn.
     targets: watch::Sender<Vec<SocketAddr>>,
     slowness: watch::Sender<Slowness>,
-    /// How many connections were carried on to a server.
-    carried: watch::Sender<u64>,
     /// How many late requests were answered.
     late: watch::Sender<u64>,
     /// What happens to the next request with this API key.
@@ -95,7 +93,6 @@ impl Proxy {
             cuts: watch::Sender::new(0),
             targets: watch::Sender::new(Vec::new()),
             slowness: watch::Sender::new(Slowness::default()),
-            carried: watch::Sender::new(0),
             late: watch::Sender::new(0),
             disturbance: watch::Sender::new(None),
         });
@@ -108,7 +105,6 @@ impl Proxy {
                     targets.get(number % targets.len().max(1)).copied()
                 };
                 if let (Some(target), false) = (target, *shared.mode.borrow() == Mode::Refuse) {
-                    shared.carried.send_modify(|count| *count += 1);
                     tokio::spawn(carry(number, client, target, Arc::clone(&shared)));
                 }
             }
@@ -131,14 +127,6 @@ impl Proxy {
     pub fn point_in_turn(&self, ports: &[u16]) {
         let targets = ports.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port)));
         self.state.targets.send_replace(targets.collect());
-    }
-
-    /// Awaits that so many more connections are made.
-    pub async fn more_connections(&self, count: u64) {
-        let mut carried = self.state.carried.subscribe();
-        let wanted = *carried.borrow() + count;
-        // An error says that the proxy is gone.
-        let _ = carried.wait_for(|carried| *carried >= wanted).await;
     }
 
     /// Closes all connections; new ones are taken.

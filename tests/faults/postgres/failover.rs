@@ -145,23 +145,30 @@ async fn lost_commits(report: CaseReport) {
 }
 
 async fn both_end(report: CaseReport) {
-    let behind = Behind::new().await;
+    let mut behind = Behind::new().await;
     let first = behind.fixture.run().await;
     behind.rows(10).await;
+    let proxy = Proxy::to(behind.fixture.postgres.port()).await;
+    let start = first.mark();
+    behind.fixture.source = proxied(&proxy);
     let second = behind.fixture.command("run").start();
     second.await_line(WAITS, SHORT_TIMEOUT).await;
+    // The first has the slot again after the restart, and the second sees what the first confirmed.
+    proxy.refuse();
+    proxy.cut();
     let saved = behind.saved().await;
+    first.await_line_after(start, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
     behind.rows(10).await;
-    // The one that waits knows what it has seen confirmed: it connects each time that it looks, and
-    // has ended one look when it begins the next.
-    behind.proxy.more_connections(2).await;
+    let mark = second.mark();
+    proxy.restore();
+    second.await_line_after(mark, WAITS, SHORT_TIMEOUT).await;
     let rows = behind.fixture.committed().await;
     behind.stop().await;
     behind.fixture.postgres.restore_data(&saved);
     behind.promote().await;
     behind.burn().await;
     behind.fixture.postgres.execute(&insert(5, 3)).await;
-    // The one that had the slot last has published what is lost; the other may only learn of the halt.
+    // The first has published what is lost; the second may only learn of the halt.
     let texts = [report.ends(&first, 3).await, report.ends(&second, 3).await];
     let (lost, halted) = ("was promoted from timeline 1 to 2", "an operator has to decide");
     assert!(texts.iter().any(|text| text.contains(lost)), "{texts:?}");
