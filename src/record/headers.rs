@@ -203,7 +203,7 @@ impl HeaderSet {
                 return Ok(());
             }
             let value = json::text(value)?;
-            if value.as_ref().is_some_and(|value| !names.can_have(value)) {
+            if value.as_ref().is_some_and(|value| !(names.value_can_be)(value)) {
                 dropped.add(&name);
                 return Ok(());
             }

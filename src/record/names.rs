@@ -27,6 +27,8 @@ pub struct Names {
     /// Whether the protocol can carry a name, apart from a zero byte, which none may have: clients
     /// pass names as C strings.
     pub can_be: fn(&str) -> bool,
+    /// Whether the protocol can carry a value.
+    pub value_can_be: fn(&[u8]) -> bool,
 }
 
 /// How a destination writes a header.
@@ -36,8 +38,6 @@ pub enum Spelling {
     AsIs,
     /// With `-` for `_` and `.`, in any case: HTTP.
     Hyphens,
-    /// As it is, in one line of text with its value: NATS.
-    Line,
 }
 
 /// A header that a record cannot have beside the others, with the reason.
@@ -56,12 +56,13 @@ impl Names {
         guarded: &[],
         may_repeat: true,
         can_be: |_| true,
+        value_can_be: |_| true,
     };
 
     /// Whether two names are the same there.
     pub(crate) fn are_one(&self, one: &str, other: &str) -> bool {
         match self.spelling {
-            Spelling::AsIs | Spelling::Line => one.eq_ignore_ascii_case(other),
+            Spelling::AsIs => one.eq_ignore_ascii_case(other),
             Spelling::Hyphens => {
                 one.len() == other.len()
                     && one.bytes().map(hyphenated).eq(other.bytes().map(hyphenated))
@@ -82,7 +83,7 @@ impl Names {
     /// A text that is the same for names that are one.
     pub(super) fn folded(&self, name: &str) -> String {
         match self.spelling {
-            Spelling::AsIs | Spelling::Line => name.to_ascii_lowercase(),
+            Spelling::AsIs => name.to_ascii_lowercase(),
             Spelling::Hyphens => name.replace(['_', '.'], "-").to_ascii_lowercase(),
         }
     }
@@ -93,11 +94,6 @@ impl Names {
             || self.has(self.own, name)
             || self.has(self.guarded, name)
             || !self.carries(name)
-    }
-
-    /// Whether the protocol can carry a value.
-    pub(super) fn can_have(&self, value: &[u8]) -> bool {
-        self.spelling != Spelling::Line || !value.iter().any(|byte| matches!(byte, b'\r' | b'\n'))
     }
 
     fn carries(&self, name: &str) -> bool {
@@ -164,6 +160,7 @@ mod tests {
         guarded: &["content-type"],
         may_repeat: false,
         can_be: |name| !name.contains(' '),
+        value_can_be: |_| true,
     };
 
     #[test]

@@ -391,8 +391,8 @@ impl Core {
     /// halt behind undelivered records is cancelled, and its cause is found again: its whole
     /// transaction is then taken again.
     pub fn session_lost(&mut self) {
-        // One may use the slot before the next session.
-        self.another_sent();
+        // Another instance may use the slot before the next session.
+        self.accepted.forget();
         self.end_session();
     }
 

@@ -105,7 +105,7 @@ impl Core {
     }
 
     /// Another instance may have sent events meanwhile: those that are read again are sent again.
-    pub fn another_sent(&mut self) {
+    pub fn forget_accepted(&mut self) {
         self.accepted.forget();
     }
 

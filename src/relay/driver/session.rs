@@ -95,7 +95,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                         StateOpened::Lost(error) => break 'session error.into(),
                     }
                     if after_another {
-                        self.core.another_sent();
+                        self.core.forget_accepted();
                     }
                     let is_ahead = session.start() > self.core.flush_lsn();
                     let has_worked = self.session.last.is_some();

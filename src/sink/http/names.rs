@@ -112,4 +112,5 @@ pub(crate) const NAMES: Names = Names {
     ],
     may_repeat: false,
     can_be: |name| HeaderName::from_bytes(name.as_bytes()).is_ok(),
+    value_can_be: |_| true,
 };

@@ -27,11 +27,13 @@ const LAST_ID: &str = "Nats-Expected-Last-Msg-Id";
 /// instance. `Status` and `Description` are what the server's own messages about a consumer have:
 /// clients take a message with them for one of these, and drop it.
 pub(crate) const NAMES: Names = Names {
-    spelling: Spelling::Line,
+    spelling: Spelling::AsIs,
     own: &["description", "nats-*", "status"],
     guarded: &[],
     may_repeat: false,
     can_be: |name| (1..HEADERS_MAX).contains(&name.len()) && name.parse::<HeaderName>().is_ok(),
+    // A header is a line of text.
+    value_can_be: |value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n')),
 };
 
 const KEY: &str = "walpost.key";

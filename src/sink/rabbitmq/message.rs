@@ -73,6 +73,7 @@ pub(crate) const NAMES: Names = Names {
     guarded: &["content-type", "id"],
     may_repeat: false,
     can_be: |name| name.len() <= SHORT_MAX,
+    value_can_be: |_| true,
 };
 
 /// A message that can be sent.

@@ -28,6 +28,7 @@ pub(crate) const NAMES: Names = Names {
     may_repeat: false,
     // Others are not attributes.
     can_be: |_| true,
+    value_can_be: |_| true,
 };
 
 /// How many attributes a message can have.
