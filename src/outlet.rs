@@ -27,6 +27,7 @@ pub trait Outlet {
     /// event may be published before an earlier one.
     ///
     /// Where it is `None`, nothing can show that a suspect is at fault: it is tried until it is accepted.
+    /// Where the outlet only [`Self::asks`] it is what a missing topic is about.
     fn lane(&self, record: &Record<'_>) -> Option<u64> {
         Some(hash(&(record.topic, record.key)))
     }
@@ -41,6 +42,23 @@ pub trait Outlet {
     /// producer. Then at most one record of a lane is under way, so that none is accepted before an earlier one.
     fn outlives_refusals(&self) -> bool {
         false
+    }
+
+    /// Whether no event may be published before an earlier one, and the destination can be asked instead
+    /// whether it has the topic of one and lets walpost publish to it.
+    fn asks(&self) -> bool {
+        false
+    }
+
+    /// Queues the record of an event behind the suspect, as production `seq`, to see whether it is
+    /// accepted: publishes it, or [`Self::asks`].
+    fn probe(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        self.produce(seq, position, record)
     }
 
     /// Checks, before a record is built, whether one of at least `bytes` for `topic` may be

@@ -90,7 +90,6 @@ pub(crate) fn nats_config(
         stream: nats.stream.clone(),
         subject,
         dead_letters: dead_letters.clone(),
-        waits: config.poison.missing_topic.is_none(),
         sync_interval: nats.sync_interval,
     })
 }

@@ -120,6 +120,19 @@ impl Outlet for ConfiguredSink {
         each!(self, sink => sink.outlives_refusals())
     }
 
+    fn asks(&self) -> bool {
+        each!(self, sink => sink.asks())
+    }
+
+    fn probe(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        each!(self, sink => sink.probe(seq, position, record))
+    }
+
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         each!(self, sink => sink.admits(topic, bytes))
     }

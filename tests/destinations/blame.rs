@@ -30,25 +30,30 @@ pub enum Whom {
 pub trait Refusing: Promise {
     type Answer: Clone;
 
+    /// Aggregate type and id of the event that is refused alone.
+    const BAD_EVENT: (&str, &str) = ("order", "1");
+
+    /// How many failed deliveries show that everything is tried again, one by one too.
+    const FAILURES: u64 = 8;
+
     /// Refuses records in this way from here on.
-    async fn refuses(&self, answer: Self::Answer, whom: Whom);
+    async fn refuses(&mut self, answer: Self::Answer, whom: Whom);
 }
-
-/// How many failed deliveries show that everything is tried again, one by one too.
-const FAILURES: u64 = 8;
-
-/// A row that is refused before others of its key and of other keys.
-const ROW: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
-                   VALUES ('order', '1', 'placed', '\"bad\"')";
 
 /// While all is refused, nothing is skipped; once one event is refused alone, it is, and nothing else:
 /// also as the first event after a start.
-pub async fn costs_the_refused_event_alone<F: Refusing>(fixture: &F, ways: &[Way<F::Answer>]) {
-    let postgres = &fixture.inner.postgres;
+pub async fn costs_the_refused_event_alone<F: Refusing>(fixture: &mut F, ways: &[Way<F::Answer>]) {
+    let (aggregate_type, key) = F::BAD_EVENT;
+    let row = format!(
+        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+         VALUES ('{aggregate_type}', '{key}', 'placed', '{BAD}')"
+    );
     for Way { name, answer, cause } in ways {
         for whom in [Whom::All, Whom::Bad] {
             fixture.refuses(answer.clone(), whom).await;
-            let unconfirmed = postgres.commit(ROW).await;
+            let postgres = &fixture.inner.postgres;
+            // Before others of its key and of other keys.
+            let unconfirmed = postgres.commit(&row).await;
             postgres.execute(&insert(6, 3)).await;
             let run = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]);
             let walpost = run.start();
@@ -56,7 +61,7 @@ pub async fn costs_the_refused_event_alone<F: Refusing>(fixture: &F, ways: &[Way
             if whom == Whom::All {
                 eventually(LONG_TIMEOUT, &format!("{name}: all is tried"), async || {
                     let failures = endpoints.metric("walpost_publish_errors_total", "").await;
-                    if failures < FAILURES { Err(walpost.stderr()) } else { Ok(()) }
+                    if failures < F::FAILURES { Err(walpost.stderr()) } else { Ok(()) }
                 })
                 .await;
                 assert!(!endpoints.are_ready().await, "{name}");
@@ -71,6 +76,7 @@ pub async fn costs_the_refused_event_alone<F: Refusing>(fixture: &F, ways: &[Way
             let ready = async || endpoints.are_ready().await;
             eventually(SHORT_TIMEOUT, &format!("{name}: it is ready again"), ready).await;
             stop(walpost).await;
+            let postgres = &fixture.inner.postgres;
             postgres.execute(&format!("DELETE FROM public.outbox WHERE payload = '{BAD}'")).await;
             fixture.assert_kept(&[]).await;
         }

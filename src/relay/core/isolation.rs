@@ -25,7 +25,7 @@ pub(super) struct Isolation {
     pub(super) refusals: u32,
     /// Whether another one was accepted before it since the last replay: the next one has that too.
     pub(super) has_others: bool,
-    /// Whether it was refused in isolation once, in such a way, while those before it were not sent again.
+    /// Whether the record was refused in isolation once, in such a way, while those before it were not sent again.
     pub(super) is_refused: bool,
     /// Once it was refused in isolation with an answer that may be about everything.
     pub(super) suspicion: Option<Suspicion>,
@@ -157,7 +157,9 @@ impl Core {
             return self.ask_for_replay(&refusal.reason);
         }
         let Some(record) = &isolation.record else { return };
-        let Place { topic, lane, is_of_topic, outlives_refusals } = record.place.clone();
+        let Place { topic, lane, is_of_topic, outlives_refusals, asks } = record.place.clone();
+        // An answer about a topic that is there says nothing of another reason.
+        let lane = lane.filter(|_| !asks || refusal.ground == Ground::MissingTopic);
         // A dead letter that is refused as its event was has the same fault: what shows that of the event
         // shows it of the letter.
         let of_event = record.letter_of.as_ref().and_then(|cause| {
@@ -169,7 +171,8 @@ impl Core {
         let waits = refusal.ground == Ground::MissingTopic
             && (record.letter_of.is_some() || self.policies.missing_topic.is_none());
         isolation.suspicion.take_if(|one| one.is_letter != is_letter);
-        let suspicion = isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_letter, topic));
+        let suspicion =
+            isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_letter, topic, asks));
         let (is_at_fault, is_new) = suspicion.is_at_fault();
         self.verdicts += u64::from(is_new);
         if is_at_fault && !waits && lane.is_some() {
@@ -195,9 +198,8 @@ impl Core {
         };
         let outage = suspicion.waits(outage);
         if let Some(lane) = lane.filter(|_| !waits && !is_letter) {
-            let from_here = outlives_refusals
-                && !isolation.has_others
-                && self.accepted.is_empty()
+            let has_evidence = isolation.has_others || !self.accepted.is_empty();
+            let from_here = (asks || outlives_refusals && !has_evidence)
                 && matches!(self.phase, Phase::Running);
             suspicion.probe(lane, from_here);
             if from_here {

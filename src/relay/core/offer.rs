@@ -15,14 +15,27 @@ pub(super) struct Place {
     pub(super) is_of_topic: bool,
     /// See [`Outlet::outlives_refusals`].
     pub(super) outlives_refusals: bool,
+    /// See [`Outlet::asks`].
+    pub(super) asks: bool,
 }
 
 impl Place {
     fn of(record: &Record<'_>, outlet: &impl Outlet) -> Self {
         let (topic, lane) = (record.topic.to_owned(), outlet.lane(record));
         let is_of_topic = outlet.has_place_for_each_topic();
-        Self { topic, lane, is_of_topic, outlives_refusals: outlet.outlives_refusals() }
+        let (outlives_refusals, asks) = (outlet.outlives_refusals(), outlet.asks());
+        Self { topic, lane, is_of_topic, outlives_refusals, asks }
     }
+}
+
+/// What a record is offered for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Delivery,
+    /// To see whether it is refused alone.
+    Isolation,
+    /// To see whether another is accepted while the suspect is not.
+    Probe,
 }
 
 /// The outlet's response to a record.
@@ -46,10 +59,14 @@ pub(super) fn offer(
     record: &Record<'_>,
     seq: Seq,
     event: &Event<'_>,
-    isolated: bool,
+    purpose: Purpose,
     outlet: &mut impl Outlet,
 ) -> Offered {
-    let produced = outlet.produce(seq, event.position, record);
+    let isolated = purpose == Purpose::Isolation;
+    let produced = match purpose {
+        Purpose::Probe => outlet.probe(seq, event.position, record),
+        Purpose::Delivery | Purpose::Isolation => outlet.produce(seq, event.position, record),
+    };
     match produced {
         Ok(()) => Offered::Taken {
             weight: record.bytes() as u64 + RECORD_OVERHEAD_BYTES,

@@ -126,13 +126,14 @@ impl World {
         guilty: Option<(usize, Guilt)>,
     ) -> Self {
         let budget_bytes = budget_rows * (RECORD_OVERHEAD_BYTES + 60);
-        let is_serial = guilty.map_or(sizes.len(), |(guilty, _)| guilty).is_multiple_of(2);
+        let kind = guilty.map_or(sizes.len(), |(guilty, _)| guilty) % 3;
+        let (is_serial, asks) = (kind == 0, kind == 1);
         let mut world = Self {
             history: history(sizes),
             budget_bytes,
             policy,
             core: new_core(budget_bytes).with_policies(policies(policy)),
-            broker: Broker { guilty, is_serial, ..Broker::default() },
+            broker: Broker { guilty, is_serial, asks, ..Broker::default() },
             coming: None,
             batches: None,
             slot: Lsn::new(100),
@@ -380,9 +381,12 @@ impl World {
         let is_suspect = self.broker.guilty == Some((event, Guilt::Suspect));
         if is_suspect || self.broker.refuses_all {
             self.broker.stopped.insert(event % 5);
-            return self.fail(seq, |core| core.suspected(seq, &ambiguous()));
+            let refusal = self.broker.ambiguous();
+            return self.fail(seq, |core| core.suspected(seq, &refusal));
         }
-        self.broker.append(event);
+        if !self.broker.asked.remove(&seq) {
+            self.broker.append(event);
+        }
         self.broker.unreported.push((seq, event % 5));
     }
 
@@ -520,6 +524,7 @@ fn policies(policy: Policy) -> Policies {
     Policies {
         too_large: policy,
         refused: policy,
+        missing_topic: Some(policy),
         missing_field: policy,
         dead_letter_topic: DEAD.to_owned(),
         ..Policies::default()

@@ -2,7 +2,7 @@
 
 use super::halt::{EventOrigin, Halt};
 use super::isolation::{IsolatedRecord, Isolation};
-use super::offer::{Offered, offer};
+use super::offer::{Offered, Purpose, offer};
 use super::{Core, DroppedHeaders, Outlet, Taken};
 use crate::ledger::StreamError;
 use crate::outbox::{Event, Outbox};
@@ -81,13 +81,13 @@ impl Core {
             return self.poisoned(message, event, poison, outlet);
         }
         let seq = self.ledger.next_seq();
-        let isolated = is_to_be_isolated(self.isolation.as_ref(), event.position);
+        let purpose = purpose(self.isolation.as_ref(), event.position);
         let suspicion = self.isolation.as_ref().and_then(|isolation| isolation.suspicion.as_ref());
         let mut is_elsewhere = false;
         let offered = match self.router.route(event) {
             Ok(record) => {
                 is_elsewhere = suspicion.is_some_and(|one| one.is_elsewhere(record.topic));
-                offer(&record, seq, event, isolated, outlet)
+                offer(&record, seq, event, purpose, outlet)
             }
             Err(poison) => Offered::Refused(poison),
         };
@@ -173,10 +173,10 @@ impl Core {
             placed,
             is_untimed,
         };
-        let isolated = is_to_be_isolated(self.isolation.as_ref(), event.position);
+        let purpose = purpose(self.isolation.as_ref(), event.position);
         // Checked before the dead letter is built, which is several times as large as its row.
         let offered = match outlet.admits(topic_name, letter.bytes_at_least(event)) {
-            Ok(()) => offer(&letter.of(event), seq, event, isolated, outlet),
+            Ok(()) => offer(&letter.of(event), seq, event, purpose, outlet),
             Err(refusal) => Offered::Refused(Poison::new(refusal.cause(topic_name), event)),
         };
         match offered {
@@ -264,6 +264,7 @@ impl Core {
     }
 }
 
-fn is_to_be_isolated(isolation: Option<&Isolation>, position: EventPosition) -> bool {
-    isolation.is_some_and(|isolation| isolation.position == position)
+fn purpose(isolation: Option<&Isolation>, position: EventPosition) -> Purpose {
+    let is_isolated = isolation.is_some_and(|isolation| isolation.position == position);
+    if is_isolated { Purpose::Isolation } else { Purpose::Delivery }
 }

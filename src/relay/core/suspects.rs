@@ -24,15 +24,16 @@
 //! are accepted. One that is refused with the same answer as its event, though, has the event's fault, and
 //! is judged as that was: walpost halts, since nothing is left to do with it.
 //!
-//! A destination where all events have one order cannot be probed: nothing may be published before the
-//! suspect, and what is there already counts as accepted without being sent. No other write is evidence:
-//! NATS has the state key in another stream, with a configuration of its own. So the suspect is tried
-//! until it is accepted, and the log has the command that passes over it. Such a destination has to know
-//! the answers that are about a record.
+//! Where all events have one order nothing may be published before the suspect, and what is there already
+//! counts as accepted without being sent. No other write is evidence: NATS has the state key in another
+//! stream, with a configuration of its own. So the suspect is tried until it is accepted, and the log has
+//! the command that passes over it. Such a destination has to know the answers that are about a record. Of a
+//! topic that is missing the answer alone says nothing: everything that is published may have the wrong name.
+//! There a probe is not published: the destination is asked whether it would take it ([`Outlet::asks`]).
 
 use std::collections::{HashSet, VecDeque};
 
-use super::offer::{Offered, offer};
+use super::offer::{Offered, Purpose, offer};
 use super::{Core, Halt, Outlet, Taken};
 use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, EventError};
@@ -74,6 +75,8 @@ pub(super) struct Suspicion {
     in_vain: u32,
     /// The refused probes: suspects too.
     others: VecDeque<EventPosition>,
+    /// Whether only probes are evidence: see [`Outlet::asks`].
+    asks: bool,
     /// Why the suspect is not delivered, for the log.
     outage: String,
     /// Why nothing behind it may be published, if that is so.
@@ -110,8 +113,8 @@ pub struct Probing {
 
 impl Suspicion {
     /// `topic`: that of the suspect, if it goes to a place of its own.
-    pub(super) fn of(is_letter: bool, topic: Option<String>) -> Self {
-        Self { topic, is_letter, ..Self::default() }
+    pub(super) fn of(is_letter: bool, topic: Option<String>, asks: bool) -> Self {
+        Self { topic, is_letter, asks, ..Self::default() }
     }
 
     /// The suspect is refused alone: whether it is at fault, and whether more is known than before.
@@ -299,7 +302,7 @@ impl Core {
             return None;
         }
         let lane = outlet.lane(&record).filter(|lane| !one.lanes.contains(lane))?;
-        let offered = offer(&record, seq, &event, false, outlet);
+        let offered = offer(&record, seq, &event, Purpose::Probe, outlet);
         if let (
             Offered::Taken { .. } | Offered::Suspect { .. },
             Round::Past { probes, in_flight },
@@ -315,7 +318,12 @@ impl Core {
     /// that was refused.
     pub(super) fn other_accepted(&mut self, seq: Seq) {
         let Some(one) = self.suspicion_mut() else { return };
-        if one.letters.contains(&seq) != one.is_letter || one.elsewhere.contains(&seq) {
+        let of_probe = |probe: &Probe| probe.seq == seq;
+        let is_probe = matches!(&one.round, Round::Past { in_flight, .. } if in_flight.as_ref().is_some_and(of_probe));
+        if one.letters.contains(&seq) != one.is_letter
+            || one.elsewhere.contains(&seq)
+            || one.asks && !is_probe
+        {
             return;
         }
         one.is_other_accepted = true;

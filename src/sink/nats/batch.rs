@@ -28,13 +28,15 @@ pub(super) struct Sent {
     pub(super) first: u64,
     /// Its last message.
     pub(super) last: Last,
+    /// It is one message that expects another end of the stream, and so is not stored.
+    pub(super) only_asks: bool,
 }
 
 impl Batch {
     /// An empty batch behind the stream's message `tail`.
     pub(super) fn new(tail: u64, position: EventPosition, now: Instant) -> Self {
-        let sent =
-            Sent { tally: Tally::new(now), first: tail + 1, last: Last { seq: tail, position } };
+        let last = Last { seq: tail, position };
+        let sent = Sent { tally: Tally::new(now), first: tail + 1, last, only_asks: false };
         Self { messages: Vec::new(), bytes: 0, sent }
     }
 

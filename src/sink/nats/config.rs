@@ -24,8 +24,6 @@ pub struct NatsConfig {
     pub subject: SubjectTemplate,
     /// The subject of dead letters.
     pub dead_letters: String,
-    /// Whether an event whose subject cannot be published to is waited for.
-    pub waits: bool,
     /// How long the servers may keep a message without syncing it.
     pub sync_interval: Duration,
 }

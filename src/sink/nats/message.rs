@@ -80,8 +80,6 @@ pub(super) struct Target {
     pub(super) stream: String,
     pub(super) template: SubjectTemplate,
     pub(super) dead_letters: String,
-    /// Whether a subject that cannot be published to is waited for.
-    pub(super) waits: bool,
 }
 
 /// The headers of a message, with their size.
@@ -156,10 +154,7 @@ impl Target {
                 self.stream
             )
         } else if limits.denied.iter().any(|denied| denied == subject) {
-            format!(
-                "walpost's user may not publish to its subject `{subject}`: allow it in the \
-                 permissions of the user"
-            )
+            return Err(not_allowed(subject));
         } else {
             return Ok(());
         };
@@ -167,7 +162,7 @@ impl Target {
     }
 
     /// Dead letters have a subject of their own: the events in them may have no key.
-    fn subject(&self, record: &Record<'_>) -> Result<String, String> {
+    pub(super) fn subject(&self, record: &Record<'_>) -> Result<String, String> {
         if record.topic == self.dead_letters {
             return Ok(record.topic.to_owned());
         }
@@ -228,6 +223,15 @@ fn is_line(text: &str) -> bool {
     !text.contains(['\r', '\n']) && text.trim_ascii() == text
 }
 
+/// Why the user's rights keep a message out.
+pub(super) fn not_allowed(subject: &str) -> Refusal {
+    let reason = format!(
+        "walpost's user may not publish to its subject `{subject}`: allow it in the permissions of \
+         the user"
+    );
+    Refusal { ground: Ground::MissingTopic, may_pass: false, reason }
+}
+
 /// Why a message with so many bytes of headers cannot be stored.
 fn headers_too_large(bytes: usize) -> Option<Refusal> {
     let reason = format!(
@@ -264,7 +268,6 @@ pub(super) mod tests {
             stream: "s".to_owned(),
             template: template.parse().expect(template),
             dead_letters: "dead".to_owned(),
-            waits: false,
         }
     }
 

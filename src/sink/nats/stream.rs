@@ -8,10 +8,10 @@ use super::claims::Claims;
 use super::config::{NatsConfig, NatsSource};
 use super::failure::Failure;
 use super::link::{NatsLink, Synced};
-use super::message::{Target, too_large};
+use super::message::{Target, not_allowed, too_large};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
-use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
+use crate::outlet::{Ground, Outlet, ProduceError, Refusal, hash};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::link::{Event, Producer};
@@ -33,6 +33,9 @@ const REFUSED: &str = "refused";
 /// connection, and a replay.
 const RETRY_SUBJECT: Duration = Duration::from_secs(10);
 
+/// An end of the stream that there never is: a message that expects it is checked, and not stored.
+const NO_END: u64 = i64::MAX as u64;
+
 /// How many such subjects are remembered.
 const DENIED_MAX: usize = 64;
 
@@ -46,6 +49,8 @@ pub struct NatsSink {
     acknowledged: u64,
     /// Subjects to which the server has not let the user publish, and since when.
     denied: Vec<(String, Instant)>,
+    /// The message that only asks whether it would be accepted, while it is in flight.
+    asking: Option<Seq>,
 }
 
 /// What is there, and what was sent, over the current connection.
@@ -74,13 +79,13 @@ impl NatsSink {
             stream: config.stream.clone(),
             template: config.subject.clone(),
             dead_letters: config.dead_letters.clone(),
-            waits: config.waits,
         };
         Ok(Self::over(target, claims, Producer::new(source, metrics)?))
     }
 
     fn over(target: Target, claims: Claims, producer: Producer<NatsLink>) -> Self {
-        Self { target, claims, producer, chain: None, acknowledged: 0, denied: Vec::new() }
+        let (chain, denied, asking) = (None, Vec::new(), None);
+        Self { target, claims, producer, chain, acknowledged: 0, denied, asking }
     }
 
     /// Asks for a connection under the current claim, once.
@@ -121,6 +126,10 @@ impl NatsSink {
     }
 
     fn stored(&mut self, batch: &Sent, at: Instant) {
+        if let Some(seq) = self.asking.take_if(|_| batch.only_asks) {
+            self.producer.in_flight -= 1;
+            return self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+        }
         self.acknowledged = batch.last.seq;
         self.claims.set_last(Some(batch.last));
         self.producer.delivered(&batch.tally, at);
@@ -129,12 +138,16 @@ impl NatsSink {
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
         let is_idle = self.producer.in_flight == 0;
-        self.chain = None;
-        self.producer.asked();
+        (self.chain, _) = (None, self.producer.asked());
+        let asking = self.asking.take();
         match failure {
             Failure::Denied(subject) => {
                 self.denied.truncate(DENIED_MAX - 1);
                 self.denied.insert(0, (subject.clone(), Instant::now()));
+                if let Some(seq) = asking {
+                    let outcome = Outcome::Suspect(not_allowed(subject));
+                    self.producer.reports.push(Report::new(seq, outcome));
+                }
             }
             Failure::Message { seq, is_known, reason } => {
                 let refusal = |ground| Refusal { ground, may_pass: false, reason: reason.clone() };
@@ -162,9 +175,30 @@ impl NatsSink {
         self.producer.break_off(reason);
     }
 
+    /// Whether messages can be sent. If not, a connection is asked for.
+    fn is_open(&mut self) -> bool {
+        if self.chain.as_ref().is_some_and(|chain| chain.version == self.claims.version()) {
+            return true;
+        }
+        if self.chain.take().is_some() && self.producer.in_flight > 0 {
+            self.break_off("the state key was opened again".to_owned());
+        }
+        self.ask_for_connection();
+        false
+    }
+
     fn refused(&self, topic: &str, refusal: Refusal) -> Refusal {
         self.producer.metrics.publish_error(topic, REFUSED);
         refusal
+    }
+
+    /// The same before a message is sent. Every subject may be a wrong one.
+    fn refusing(&self, topic: &str, refusal: Refusal) -> ProduceError {
+        let refusal = self.refused(topic, refusal);
+        match refusal.ground {
+            Ground::MissingTopic => ProduceError::Suspect(refusal),
+            Ground::Size | Ground::Other => ProduceError::Refused(refusal),
+        }
     }
 }
 
@@ -175,14 +209,10 @@ impl Outlet for NatsSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        let is_current = |chain: &&Chain| chain.version == self.claims.version();
-        let Some(chain) = self.chain.as_ref().filter(is_current) else {
-            if self.chain.take().is_some() && self.producer.in_flight > 0 {
-                self.break_off("the state key was opened again".to_owned());
-            }
-            self.ask_for_connection();
+        if !self.is_open() {
             return Err(ProduceError::Full);
-        };
+        }
+        let Some(chain) = &self.chain else { return Err(ProduceError::Full) };
         let at = Instant::now();
         if chain.synced.last.is_some_and(|last| position <= last.position) {
             self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
@@ -194,18 +224,7 @@ impl Outlet for NatsSink {
         let id = chain.synced.writer.id(position);
         let last = (chain.tail, chain.previous.as_deref());
         let built = self.target.message((seq, record), &id, last, &chain.synced.limits);
-        let message = match built {
-            Ok(message) => message,
-            Err(refusal) => {
-                let refusal = self.refused(record.topic, refusal);
-                // Its policy is to wait: the core names the event, and tries again.
-                let is_suspect = refusal.ground == Ground::MissingTopic
-                    && (self.target.waits || record.topic == self.target.dead_letters);
-                let refused =
-                    if is_suspect { ProduceError::Suspect } else { ProduceError::Refused };
-                return Err(refused(refusal));
-            }
-        };
+        let message = built.map_err(|refusal| self.refusing(record.topic, refusal))?;
         let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
         let batch = self.producer.batch.get_or_insert_with(|| Batch::new(chain.tail, position, at));
         batch.push(message, position, record);
@@ -220,9 +239,37 @@ impl Outlet for NatsSink {
         Ok(())
     }
 
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        Some(hash(&self.target.subject(record)))
+    }
+
     /// One order for all: a message that is stored before an earlier one makes that one count as stored.
-    fn lane(&self, _record: &Record<'_>) -> Option<u64> {
-        None
+    fn asks(&self) -> bool {
+        true
+    }
+
+    fn probe(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        if !self.is_open() {
+            return Err(ProduceError::Full);
+        }
+        let Some(chain) = &self.chain else { return Err(ProduceError::Full) };
+        // An id that no message has: of a known one JetStream says that it is stored.
+        let id = format!("{}?", chain.synced.writer.id(position));
+        let built = self.target.message((seq, record), &id, (NO_END, None), &chain.synced.limits);
+        let mut batch = Batch::new(chain.tail, position, Instant::now());
+        let message = built.map_err(|refusal| self.refusing(record.topic, refusal))?;
+        batch.push(message, position, record);
+        batch.sent.only_asks = true;
+        self.producer.flush();
+        (self.asking, self.producer.batch) = (Some(seq), Some(batch));
+        self.producer.in_flight += 1;
+        self.producer.flush();
+        Ok(())
     }
 
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
@@ -267,7 +314,7 @@ impl Sink for NatsSink {
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
-        self.chain = None;
+        (self.chain, self.asking) = (None, None);
         self.producer.replace();
         Ok(())
     }
@@ -292,7 +339,6 @@ mod tests {
             stream: "s".to_owned(),
             template: "{topic}".parse().expect("a template"),
             dead_letters: "dead".to_owned(),
-            waits: false,
         };
         (NatsSink::over(target, Claims::default(), producer), received)
     }
@@ -306,15 +352,12 @@ mod tests {
     }
 
     fn produce_to(sink: &mut NatsSink, lsn: u64, topic: &str) -> Result<(), ProduceError> {
-        let record = Record {
-            topic,
-            partition: None,
-            key: None,
-            value: Some(b"v"),
-            timestamp_ms: None,
-            headers: Headers::new(),
-        };
-        sink.produce(Seq::new(lsn), at(lsn), &record)
+        sink.produce(Seq::new(lsn), at(lsn), &record(topic))
+    }
+
+    fn record(topic: &str) -> Record<'_> {
+        let (partition, key, timestamp_ms) = (None, None, None);
+        Record { topic, partition, key, value: Some(b"v"), timestamp_ms, headers: Headers::new() }
     }
 
     fn synced(sink: &mut NatsSink, end: u64, last: Option<u64>) {
@@ -393,19 +436,38 @@ mod tests {
     }
 
     #[test]
-    fn subject_that_cannot_be_published_to_is_for_the_core_if_its_policy_is_to_wait() {
-        for waits in [true, false] {
-            let mut sink = opened();
-            sink.target.waits = waits;
-            sink.chain.as_mut().expect("open").synced.limits.subjects = vec!["t".to_owned()];
-            let refused = produce_to(&mut sink, 1, "other");
-            let is_suspect = matches!(&refused, Err(ProduceError::Suspect(_)));
-            assert_eq!(is_suspect, waits, "{refused:?}");
-            // A halt would not help a dead letter.
-            let letter = produce_to(&mut sink, 1, "dead");
-            assert!(matches!(&letter, Err(ProduceError::Suspect(_))), "{letter:?}");
-            assert_eq!(produce(&mut sink, 1), Ok(()), "nothing was sent before it");
+    fn subject_that_cannot_be_published_to_is_for_the_core_which_can_ask_about_others() {
+        let (mut sink, mut received) = sink();
+        sink.claims.set(Some("c".to_owned()));
+        sink.take_conditions();
+        synced(&mut sink, 40, None);
+        sink.chain.as_mut().expect("open").synced.limits.subjects = vec!["t".to_owned()];
+        for topic in ["other", "dead"] {
+            let refused = produce_to(&mut sink, 1, topic);
+            assert!(matches!(&refused, Err(ProduceError::Suspect(_))), "{refused:?}");
         }
+        assert!(is_sync(&mut received));
+        let asked = |sink: &mut NatsSink, topic| {
+            let seq = Seq::new(2);
+            (sink.probe(seq, at(2), &record(topic)), seq)
+        };
+        assert!(matches!(asked(&mut sink, "other").0, Err(ProduceError::Suspect(_))));
+        let (Ok(()), seq) = asked(&mut sink, "t") else { panic!("it can be sent") };
+        let Ok(Order::Send { batch, .. }) = received.try_recv() else { panic!("it is sent") };
+        let expected = batch.messages[0].headers.get("Nats-Expected-Last-Sequence");
+        assert_eq!(expected.map(async_nats::HeaderValue::as_str), Some("9223372036854775807"));
+        let now = Instant::now();
+        sink.producer.happened(Event::Done(batch.sent, now));
+        let mut reports = Vec::new();
+        sink.take_reports(&mut reports);
+        assert_eq!(reports, [Report { seq, outcome: Outcome::Delivered, at: now }]);
+        // Nothing is stored by that.
+        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
+        let (_, seq) = asked(&mut sink, "t");
+        sink.producer.happened(Event::Failed(Failure::Denied("t".to_owned())));
+        sink.take_reports(&mut reports);
+        let last = reports.pop().map(|report| (report.seq, report.outcome));
+        assert_eq!(last, Some((seq, Outcome::Suspect(not_allowed("t")))));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! NATS JetStream: whatever fails, each event is in the stream once.
 
+mod blame;
 mod configuration;
 mod consumer;
 mod durability;

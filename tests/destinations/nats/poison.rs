@@ -120,6 +120,8 @@ async fn subject_that_the_stream_does_not_have_is_named_and_waited_for() {
     let sql = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
                VALUES ('other', 'k', 'placed')";
     fixture.inner.postgres.execute(sql).await;
+    // The stream takes this one.
+    fixture.insert(1, 1).await;
     let (code, said) = fixture.ended("run", &[]).await;
     assert_eq!(code, Some(4), "{said}");
     assert!(said.contains("does not take its subject `outbox.event.other`"), "{said}");

@@ -18,12 +18,23 @@ const PERMISSIONS: &str = r#"{
 
 const BED: &str = "{ user: bed, password: bed }";
 
-async fn with_users(users: &str) -> NatsFixture {
-    let lines = format!("authorization {{ users = [ {BED}, {users} ] }}");
+/// Has a user of walpost's own, that may publish events to these subjects.
+pub async fn limited_to(subjects: &str) -> NatsFixture {
+    let lines = users(subjects);
     let nats = Nats::builder().configured(&lines).login("bed", "bed").start().await;
-    let fixture = NatsFixture::bare(nats).await;
+    let mut fixture = NatsFixture::bare(nats).await;
     fixture.nats.add_stream(STREAM, SUBJECTS, &json!({})).await;
+    fixture.url = format!("nats://walpost:s3cret@{}", address(&fixture));
     fixture
+}
+
+/// The server's configuration of that user.
+pub fn users(subjects: &str) -> String {
+    let permissions = PERMISSIONS.replace("outbox.>", subjects);
+    format!(
+        "authorization {{ users = [ {BED}, {{ user: walpost, password: s3cret, \
+         permissions: {permissions} }} ] }}"
+    )
 }
 
 fn address(fixture: &NatsFixture) -> String {
@@ -78,8 +89,7 @@ async fn client_certificate_is_shown_to_servers_that_verify_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_with_the_documented_rights_is_enough_and_its_password_is_never_shown() {
-    let user = format!("{{ user: walpost, password: s3cret, permissions: {PERMISSIONS} }}");
-    let mut fixture = with_users(&user).await;
+    let mut fixture = limited_to("outbox.>").await;
     fixture.url = format!("nats://walpost:wr0ng@{}", address(&fixture));
     let (code, said) = fixture.ended("run", &[]).await;
     assert_eq!(code, Some(78), "{said}");
@@ -97,47 +107,20 @@ async fn user_with_the_documented_rights_is_enough_and_its_password_is_never_sho
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subject_that_walposts_user_may_not_publish_to_is_waited_for() {
-    let mut fixture = with_users(&limited_user()).await;
-    fixture.url = format!("nats://walpost:s3cret@{}", address(&fixture));
+    let mut fixture = limited_to("outbox.event.order").await;
     fixture.adopt().await;
     let walpost = fixture.run().await;
     fixture.insert(3, 3).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.inner.postgres.execute(OF_ANOTHER).await;
+    let other = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
+                 VALUES ('other', 'k', 'placed')";
+    fixture.inner.postgres.execute(other).await;
     fixture.insert(3, 3).await;
     let line = walpost.await_line("trying again until it can be delivered", LONG_TIMEOUT).await;
     assert!(line.contains("user may not publish to its subject `outbox.event.other`"), "{line}");
-    let user = format!("{{ user: walpost, password: s3cret, permissions: {PERMISSIONS} }}");
-    fixture.nats.reload(&format!("authorization {{ users = [ {BED}, {user} ] }}"));
+    fixture.nats.reload(&users("outbox.>"));
     fixture.assert_exact().await;
     stop(walpost).await;
-}
-
-/// The row does not stop those behind it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subject_that_walposts_user_may_not_publish_to_takes_its_policy() {
-    let fixture = with_users(&limited_user()).await;
-    let mut fixture = fixture.configured("[poison]\nmissing_topic = 'skip'\n");
-    fixture.url = format!("nats://walpost:s3cret@{}", address(&fixture));
-    fixture.adopt().await;
-    fixture.inner.postgres.execute(OF_ANOTHER).await;
-    fixture.insert(3, 3).await;
-    let walpost = fixture.run().await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    let records = fixture.records().await;
-    assert!(records.iter().all(|record| record.topic == "outbox.event.order"), "{records:?}");
-    assert_eq!(records.len(), 3);
-    stop(walpost).await;
-}
-
-/// A row whose subject the limited user may not publish to.
-const OF_ANOTHER: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
-                          VALUES ('other', 'k', 'placed')";
-
-/// A user that may publish events of one type.
-fn limited_user() -> String {
-    let permissions = PERMISSIONS.replace("\"outbox.>\", ", "\"outbox.event.order\", ");
-    format!("{{ user: walpost, password: s3cret, permissions: {permissions} }}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

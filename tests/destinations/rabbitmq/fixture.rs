@@ -80,6 +80,22 @@ impl RabbitFixture {
         fixture
     }
 
+    /// On the shared server, with an exchange for routing keys and no queue yet.
+    pub async fn routed(lines: &str) -> Self {
+        let fixture = Self::bare(Arc::clone(&shared().await.rabbit)).await.configured(lines);
+        fixture.rabbit.exchange(&fixture.exchange, "topic").await;
+        fixture
+    }
+
+    /// Declares a queue for each of the keys 0 to 2.
+    pub async fn queue_keys(&self) {
+        for number in 0..3 {
+            let queue = self.queue(number);
+            self.rabbit.queue(&queue, &[]).await;
+            self.rabbit.bind(&queue, &self.exchange, &number.to_string()).await;
+        }
+    }
+
     /// After `walpost init --apply`, before anything is declared.
     pub async fn bare(rabbit: Arc<RabbitMq>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);

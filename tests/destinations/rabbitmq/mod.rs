@@ -1,5 +1,6 @@
 //! RabbitMQ: each event arrives, in order for each key.
 
+mod blame;
 mod configuration;
 mod consumer;
 pub mod fixture;

@@ -1,23 +1,15 @@
 //! Events that RabbitMQ cannot have: no queue takes them, their keys are too long, they are too large.
 
-use std::sync::Arc;
-
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 
-use super::fixture::{RabbitFixture, SIZE_MAX, shared};
+use super::fixture::{RabbitFixture, SIZE_MAX};
 use crate::promise::Promise;
 
-/// Keys 1 to 3 have a queue; the key `nowhere` has none. Two such events are among the others, and
+/// The keys 0 to 2 have a queue; the key `nowhere` has none. Two such events are among the others, and
 /// each is followed by one that goes where it does.
 async fn staged(policy: &str) -> RabbitFixture {
-    let fixture = RabbitFixture::bare(Arc::clone(&shared().await.rabbit)).await;
-    let fixture = fixture.configured(&format!("poison.missing_topic = '{policy}'\n"));
-    fixture.rabbit.exchange(&fixture.exchange, "topic").await;
-    for number in 0..3 {
-        let queue = fixture.queue(number);
-        fixture.rabbit.queue(&queue, &[]).await;
-        fixture.rabbit.bind(&queue, &fixture.exchange, &number.to_string()).await;
-    }
+    let fixture = RabbitFixture::routed(&format!("poison.missing_topic = '{policy}'\n")).await;
+    fixture.queue_keys().await;
     let lost = insert_of("nowhere", "1");
     for row in [insert(3, 3), lost.clone(), insert(3, 3), lost, insert(3, 3)] {
         fixture.inner.postgres.execute(&row).await;
@@ -73,18 +65,13 @@ async fn policy_skip_delivers_the_others() {
 /// and by default also if others take theirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_queues_are_waited_for() {
-    let fixture = RabbitFixture::bare(Arc::clone(&shared().await.rabbit)).await;
-    let fixture = fixture.configured("poison.missing_topic = 'skip'\npoison.refused = 'skip'\n");
-    fixture.rabbit.exchange(&fixture.exchange, "topic").await;
+    let fixture =
+        RabbitFixture::routed("poison.missing_topic = 'skip'\npoison.refused = 'skip'\n").await;
     fixture.inner.postgres.execute(&insert(30, 3)).await;
     let walpost = fixture.run().await;
     let line = walpost.await_line("trying again: it is not known", LONG_TIMEOUT).await;
     assert!(line.contains("NO_ROUTE") && line.contains("event 0"), "{line}");
-    for number in 0..3 {
-        let queue = fixture.queue(number);
-        fixture.rabbit.queue(&queue, &[]).await;
-        fixture.rabbit.bind(&queue, &fixture.exchange, &number.to_string()).await;
-    }
+    fixture.queue_keys().await;
     fixture.confirmed(LONG_TIMEOUT).await;
     fixture.judge_with(&[]).await.assert_ok();
     assert!(!walpost.said(": skipped"), "{:?}", walpost.stderr());
@@ -96,30 +83,6 @@ async fn missing_queues_are_waited_for() {
     fixture.rabbit.bind(&fixture.queue(0), &fixture.exchange, "nowhere").await;
     fixture.confirmed(LONG_TIMEOUT).await;
     fixture.judge_with(&[]).await.assert_ok();
-    stop(walpost).await;
-}
-
-/// RabbitMQ closes the channel, and does not say at which message. The first event is one of these.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn routing_keys_that_may_not_be_written_to_are_skipped() {
-    let fixture = staged("skip").await;
-    fixture.rabbit.bind(&fixture.queue(0), &fixture.exchange, "nowhere").await;
-    let rights = ["set_topic_permissions", "-p", "/", "guest", &fixture.exchange, "^[0-9]$", ".*"];
-    fixture.rabbit.control(&rights).await;
-    let walpost = fixture.run().await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!(arrived(&fixture).await, 9);
-    let skipped = || walpost.stderr().iter().filter(|line| line.contains(": skipped")).count();
-    assert_eq!(skipped(), 2, "{:?}", walpost.stderr());
-    assert!(walpost.said("ACCESS_REFUSED"), "{:?}", walpost.stderr());
-    // Without any right nothing is skipped.
-    let none = ["set_topic_permissions", "-p", "/", "guest", &fixture.exchange, "^$", ".*"];
-    fixture.rabbit.control(&none).await;
-    fixture.inner.postgres.execute(&insert(30, 3)).await;
-    walpost.await_line("trying again: it is not known", LONG_TIMEOUT).await;
-    fixture.rabbit.control(&rights).await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!((arrived(&fixture).await, skipped()), (39, 2), "{:?}", walpost.stderr());
     stop(walpost).await;
 }
 

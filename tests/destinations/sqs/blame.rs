@@ -42,7 +42,7 @@ impl crate::promise::Promise for Refused {
 impl Refusing for Refused {
     type Answer = Answer;
 
-    async fn refuses(&self, answer: Answer, whom: Whom) {
+    async fn refuses(&mut self, answer: Answer, whom: Whom) {
         self.front.does(move |request| deed(request, answer, whom));
     }
 }
@@ -63,9 +63,9 @@ fn deed(request: &Received, answer: Answer, whom: Whom) -> Deed {
 
 async fn assert_with(ways: &[Way<Answer>]) {
     let (fixture, front) = SqsFixture::behind_front().await;
-    let refused = Refused { fixture, front };
+    let mut refused = Refused { fixture, front };
     refused.configure("[poison]\nrefused = 'skip'\ntoo_large = 'skip'\n");
-    costs_the_refused_event_alone(&refused, ways).await;
+    costs_the_refused_event_alone(&mut refused, ways).await;
 }
 
 fn way(name: &'static str, answer: Answer, cause: &'static str) -> Way<Answer> {

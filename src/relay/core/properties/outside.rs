@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use proptest::prelude::*;
 
-use super::super::tests::{TABLE, insert_into, relation_of, too_large};
+use super::super::tests::{TABLE, ambiguous, insert_into, relation_of, too_large};
 use super::super::*;
+use crate::outlet::Ground;
 use crate::pgoutput::{LogicalMessage, Oid, Relation, TypeName};
 use crate::position::EventPosition;
 use crate::record::Record;
@@ -91,6 +92,10 @@ pub(super) struct Broker {
     pub(super) guilty: Option<(usize, Guilt)>,
     /// Whether each partition has one record under way at a time.
     pub(super) is_serial: bool,
+    /// Whether probes are not appended.
+    pub(super) asks: bool,
+    /// Probes that are not reported.
+    pub(super) asked: BTreeSet<Seq>,
     /// Partitions that accept nothing more from this producer.
     pub(super) stopped: BTreeSet<usize>,
     pub(super) full: bool,
@@ -139,6 +144,20 @@ impl Outlet for Broker {
     fn outlives_refusals(&self) -> bool {
         self.is_serial
     }
+
+    fn asks(&self) -> bool {
+        self.asks
+    }
+
+    fn probe(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        self.asked.insert(seq);
+        self.produce(seq, position, record)
+    }
 }
 
 impl Broker {
@@ -160,9 +179,16 @@ impl Broker {
         self.appended.insert(event);
     }
 
+    /// Why a record is refused that may not be at fault.
+    pub(super) fn ambiguous(&self) -> Refusal {
+        let ground = if self.asks { Ground::MissingTopic } else { Ground::Other };
+        Refusal { ground, ..ambiguous() }
+    }
+
     pub(super) fn new_producer(&mut self) {
         self.producers += 1;
         self.given.clear();
+        self.asked.clear();
         self.queued.clear();
         self.letters.clear();
         self.unreported.clear();

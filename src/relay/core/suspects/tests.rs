@@ -21,6 +21,10 @@ struct Destination {
     outlives_refusals: bool,
     /// Whether each topic is a place of its own; then event 0 has another topic than the others.
     has_places: bool,
+    /// Whether it has one order, and is asked about probes.
+    asks: bool,
+    /// What it was asked about.
+    asked: Vec<usize>,
 }
 
 const DEAD: &str = Policies::DEAD_LETTER_TOPIC;
@@ -50,6 +54,20 @@ impl Outlet for Destination {
 
     fn outlives_refusals(&self) -> bool {
         self.outlives_refusals
+    }
+
+    fn asks(&self) -> bool {
+        self.asks
+    }
+
+    fn probe(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        self.asked.push(position.ordinal as usize);
+        self.produce(seq, position, record)
     }
 }
 
@@ -360,6 +378,33 @@ fn where_all_events_have_one_order_a_suspect_is_tried_until_it_is_accepted() {
 }
 
 /// The path of a topic may be wrong: what others accept says nothing about it.
+/// An event before the suspect is stored already, so that its acceptance is no evidence.
+#[test]
+fn destination_with_one_order_is_asked_whether_it_has_the_topics_of_others() {
+    let missing = || Refusal { ground: Ground::MissingTopic, ..ambiguous() };
+    for (first_refused, refusal) in [(4, missing()), (1, missing()), (1, ambiguous())] {
+        let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+        to.asks = true;
+        let is_topic = refusal.ground == Ground::MissingTopic;
+        let answer =
+            |event, _: bool| (event == 1 || event >= first_refused).then(|| refusal.clone());
+        for _ in 0..4 {
+            let Round { accepted, refused } = round(&mut core, &mut to, 4, &answer);
+            assert!(accepted.starts_with(&[0]) && refused.starts_with(&[1]), "{accepted:?}");
+        }
+        assert_eq!(to.asked.first(), is_topic.then_some(&2), "{refusal:?}");
+        let last = round(&mut core, &mut to, 4, &answer);
+        if first_refused > 1 {
+            assert_eq!(
+                (&to.asked[..], &last.accepted[..]),
+                (&[2; EVIDENCE as usize][..], &[0, 2, 3][..])
+            );
+        }
+        let skipped = u64::from(first_refused > 1);
+        assert_eq!((core.counters().skipped, core.undelivered() == 0), (skipped, skipped == 1));
+    }
+}
+
 #[test]
 fn events_of_another_place_are_no_evidence() {
     for (guilty, diverted) in [(0, 0), (1, 1)] {
