@@ -173,10 +173,12 @@ impl Core {
         isolation.suspicion.take_if(|one| one.is_letter != is_letter);
         let suspicion =
             isolation.suspicion.get_or_insert_with(|| Suspicion::of(is_letter, topic, asks));
-        let (is_at_fault, is_new) = suspicion.is_at_fault();
-        self.verdicts += u64::from(is_new);
-        if is_at_fault && !waits && lane.is_some() {
-            return self.quarantine_or_halt(refusal);
+        if lane.is_some() {
+            let (is_at_fault, is_new) = suspicion.is_at_fault();
+            self.verdicts += u64::from(is_new);
+            if is_at_fault && !waits {
+                return self.quarantine_or_halt(refusal);
+            }
         }
         let Some(record) = isolation.record.take() else { return };
         let (origin, poison) = record.refused(refusal);
@@ -198,9 +200,10 @@ impl Core {
         };
         let outage = suspicion.waits(outage);
         if let Some(lane) = lane.filter(|_| !waits && !is_letter) {
-            let has_evidence = isolation.has_others || !self.accepted.is_empty();
-            let from_here = (asks || outlives_refusals && !has_evidence)
-                && matches!(self.phase, Phase::Running);
+            // Where it asks, events before the suspect are no evidence.
+            let needs_replay =
+                !asks && (!outlives_refusals || isolation.has_others || !self.accepted.is_empty());
+            let from_here = !needs_replay && matches!(self.phase, Phase::Running);
             suspicion.probe(lane, from_here);
             if from_here {
                 return;

@@ -303,6 +303,10 @@ impl Core {
         }
         let lane = outlet.lane(&record).filter(|lane| !one.lanes.contains(lane))?;
         let offered = offer(&record, seq, &event, Purpose::Probe, outlet);
+        if one.asks && matches!(offered, Offered::Suspect { .. }) {
+            // Known to be missing too, without a question: there may be many.
+            return None;
+        }
         if let (
             Offered::Taken { .. } | Offered::Suspect { .. },
             Round::Past { probes, in_flight },

@@ -24,11 +24,11 @@ pub(super) struct Batch {
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) tally: Tally,
-    /// The sequence number of its first message in the stream.
+    /// The sequence number of its first message in the stream, if that is stored.
     pub(super) first: u64,
     /// Its last message.
     pub(super) last: Last,
-    /// It is one message that expects another end of the stream, and so is not stored.
+    /// Whether its message only asks: it expects another end of the stream, and is not stored.
     pub(super) only_asks: bool,
 }
 

@@ -117,7 +117,7 @@ impl Target {
     pub(super) fn message(
         &self,
         (seq, record): (Seq, &Record<'_>),
-        id: &str,
+        id: Option<&str>,
         last: (u64, Option<&str>),
         limits: &Limits,
     ) -> Result<Message, Refusal> {
@@ -172,10 +172,12 @@ impl Target {
     fn own_headers(
         &self,
         record: &Record<'_>,
-        (id, last, subject): (&str, (u64, Option<&str>), &str),
+        (id, last, subject): (Option<&str>, (u64, Option<&str>), &str),
         head: &mut Head,
     ) -> Result<(), String> {
-        head.add(MESSAGE_ID, id)?;
+        if let Some(id) = id {
+            head.add(MESSAGE_ID, id)?;
+        }
         head.add(STREAM, &self.stream)?;
         head.add(LAST_SEQUENCE, &last.0.to_string())?;
         if let Some(previous) = last.1 {
@@ -294,7 +296,7 @@ pub(super) mod tests {
 
     fn message(template: &str, record: &Record<'_>) -> Result<Message, Refusal> {
         let of = target(template);
-        of.message((Seq::new(1), record), "id", (41, Some("di")), &limits())
+        of.message((Seq::new(1), record), Some("id"), (41, Some("di")), &limits())
     }
 
     #[test]
@@ -312,7 +314,7 @@ pub(super) mod tests {
             let long = vec![b'x'; length];
             let record = record("shop.order", &[("a", &long)]);
             let built =
-                target("{topic}").message((Seq::new(1), &record), "id", (41, None), &limits);
+                target("{topic}").message((Seq::new(1), &record), Some("id"), (41, None), &limits);
             built.map(|message| message.bytes)
         };
         let spare = HEADERS_MAX - of(0).expect("a message") + 1;
@@ -326,7 +328,7 @@ pub(super) mod tests {
         let subjects = vec!["eu.>".to_owned()];
         let limits = Limits { bytes: 1 << 20, from: "max_payload", subjects, denied: Vec::new() };
         let target = target("eu.{topic}");
-        let message = target.message((Seq::new(1), record), "id", (41, None), &limits)?;
+        let message = target.message((Seq::new(1), record), Some("id"), (41, None), &limits)?;
         let mut headers = Vec::new();
         for (name, values) in message.headers.iter() {
             for value in values {

@@ -126,9 +126,12 @@ impl NatsSink {
     }
 
     fn stored(&mut self, batch: &Sent, at: Instant) {
-        if let Some(seq) = self.asking.take_if(|_| batch.only_asks) {
-            self.producer.in_flight -= 1;
-            return self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+        if batch.only_asks {
+            if let Some(seq) = self.asking.take() {
+                self.producer.in_flight -= 1;
+                self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            }
+            return;
         }
         self.acknowledged = batch.last.seq;
         self.claims.set_last(Some(batch.last));
@@ -138,7 +141,8 @@ impl NatsSink {
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
         let is_idle = self.producer.in_flight == 0;
-        (self.chain, _) = (None, self.producer.asked());
+        self.chain = None;
+        self.producer.asked();
         let asking = self.asking.take();
         match failure {
             Failure::Denied(subject) => {
@@ -175,30 +179,27 @@ impl NatsSink {
         self.producer.break_off(reason);
     }
 
-    /// Whether messages can be sent. If not, a connection is asked for.
-    fn is_open(&mut self) -> bool {
-        if self.chain.as_ref().is_some_and(|chain| chain.version == self.claims.version()) {
-            return true;
+    /// Asks for a connection if there is none to send messages over.
+    fn check_chain(&mut self) {
+        if self.chain.as_ref().is_none_or(|chain| chain.version != self.claims.version()) {
+            if self.chain.take().is_some() && self.producer.in_flight > 0 {
+                self.break_off("the state key was opened again".to_owned());
+            }
+            self.ask_for_connection();
         }
-        if self.chain.take().is_some() && self.producer.in_flight > 0 {
-            self.break_off("the state key was opened again".to_owned());
-        }
-        self.ask_for_connection();
-        false
     }
 
     fn refused(&self, topic: &str, refusal: Refusal) -> Refusal {
         self.producer.metrics.publish_error(topic, REFUSED);
         refusal
     }
+}
 
-    /// The same before a message is sent. Every subject may be a wrong one.
-    fn refusing(&self, topic: &str, refusal: Refusal) -> ProduceError {
-        let refusal = self.refused(topic, refusal);
-        match refusal.ground {
-            Ground::MissingTopic => ProduceError::Suspect(refusal),
-            Ground::Size | Ground::Other => ProduceError::Refused(refusal),
-        }
+/// The error for a message that is refused before it is sent. Every subject may be a wrong one.
+fn refusing(refusal: Refusal) -> ProduceError {
+    match refusal.ground {
+        Ground::MissingTopic => ProduceError::Suspect(refusal),
+        Ground::Size | Ground::Other => ProduceError::Refused(refusal),
     }
 }
 
@@ -209,9 +210,7 @@ impl Outlet for NatsSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        if !self.is_open() {
-            return Err(ProduceError::Full);
-        }
+        self.check_chain();
         let Some(chain) = &self.chain else { return Err(ProduceError::Full) };
         let at = Instant::now();
         if chain.synced.last.is_some_and(|last| position <= last.position) {
@@ -223,8 +222,8 @@ impl Outlet for NatsSink {
         }
         let id = chain.synced.writer.id(position);
         let last = (chain.tail, chain.previous.as_deref());
-        let built = self.target.message((seq, record), &id, last, &chain.synced.limits);
-        let message = built.map_err(|refusal| self.refusing(record.topic, refusal))?;
+        let built = self.target.message((seq, record), Some(&id), last, &chain.synced.limits);
+        let message = built.map_err(|refusal| refusing(self.refused(record.topic, refusal)))?;
         let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
         let batch = self.producer.batch.get_or_insert_with(|| Batch::new(chain.tail, position, at));
         batch.push(message, position, record);
@@ -254,15 +253,12 @@ impl Outlet for NatsSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        if !self.is_open() {
-            return Err(ProduceError::Full);
-        }
+        self.check_chain();
         let Some(chain) = &self.chain else { return Err(ProduceError::Full) };
-        // An id that no message has: of a known one JetStream says that it is stored.
-        let id = format!("{}?", chain.synced.writer.id(position));
-        let built = self.target.message((seq, record), &id, (NO_END, None), &chain.synced.limits);
+        // Without an id: a cluster may remember that of a message which it does not store.
+        let built = self.target.message((seq, record), None, (NO_END, None), &chain.synced.limits);
         let mut batch = Batch::new(chain.tail, position, Instant::now());
-        let message = built.map_err(|refusal| self.refusing(record.topic, refusal))?;
+        let message = built.map_err(refusing)?;
         batch.push(message, position, record);
         batch.sent.only_asks = true;
         self.producer.flush();
@@ -416,7 +412,6 @@ mod tests {
         sink
     }
 
-    /// Nothing may be published before a refused event, so there are no lanes.
     #[test]
     fn message_that_is_refused_for_an_unknown_reason_is_a_suspect() {
         for is_known in [true, false] {

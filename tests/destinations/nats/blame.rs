@@ -18,7 +18,7 @@ impl Refusing for NatsFixture {
 
     const BAD_EVENT: (&str, &str) = ("bad", "1");
     /// Each costs a replay.
-    const FAILURES: u64 = 4;
+    const FAILURES: u64 = 3;
 
     async fn refuses(&mut self, missing: Missing, whom: Whom) {
         let taken = if whom == Whom::All { "outbox.none" } else { "outbox.event.order" };

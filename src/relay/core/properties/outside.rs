@@ -75,6 +75,7 @@ pub(super) const LETTERS: usize = usize::MAX;
 
 /// One partition per key; what is queued and what is appended.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 pub(super) struct Broker {
     pub(super) queued: HashMap<usize, VecDeque<(Seq, usize)>>,
     /// Records queued for the dead-letter topic.

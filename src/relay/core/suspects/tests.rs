@@ -23,6 +23,8 @@ struct Destination {
     has_places: bool,
     /// Whether it has one order, and is asked about probes.
     asks: bool,
+    /// Events whose topic is known to be missing.
+    missing: std::ops::Range<usize>,
     /// What it was asked about.
     asked: Vec<usize>,
 }
@@ -40,6 +42,9 @@ impl Outlet for Destination {
             return Err(ProduceError::Full);
         }
         let event = position.ordinal as usize;
+        if self.missing.contains(&event) {
+            return Err(ProduceError::Suspect(missing()));
+        }
         self.in_flight.push((seq, event, record.topic == DEAD));
         Ok(())
     }
@@ -66,8 +71,9 @@ impl Outlet for Destination {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
+        self.produce(seq, position, record)?;
         self.asked.push(position.ordinal as usize);
-        self.produce(seq, position, record)
+        Ok(())
     }
 }
 
@@ -140,6 +146,10 @@ fn core_with(policy: Policy) -> Core {
 /// The end of the transaction.
 fn commit() -> Commit {
     Commit { commit_lsn: Lsn::new(10), end_lsn: Lsn::new(12), commit_time: PgTimestamp::default() }
+}
+
+fn missing() -> Refusal {
+    Refusal { ground: Ground::MissingTopic, ..ambiguous() }
 }
 
 fn refuses(guilty: usize) -> impl Fn(usize, bool) -> Option<Refusal> {
@@ -349,8 +359,7 @@ fn a_producer_that_is_opened_elsewhere_while_the_suspect_is_passed_over_needs_an
 #[test]
 fn a_missing_topic_is_waited_for_by_default() {
     let (mut core, mut to) = (core_with(Policy::Halt), Destination::default());
-    let missing = Refusal { ground: Ground::MissingTopic, ..ambiguous() };
-    let answer = |event: usize, _: bool| (event == 1).then(|| missing.clone());
+    let answer = |event: usize, _: bool| (event == 1).then(missing);
     for _ in 0..3 + 3 * 5 {
         round(&mut core, &mut to, 3, &answer);
         assert!(core.halted().is_none() && core.wants_replay().is_some());
@@ -377,11 +386,9 @@ fn where_all_events_have_one_order_a_suspect_is_tried_until_it_is_accepted() {
     assert_eq!(core.counters().skipped, 1);
 }
 
-/// The path of a topic may be wrong: what others accept says nothing about it.
 /// An event before the suspect is stored already, so that its acceptance is no evidence.
 #[test]
 fn destination_with_one_order_is_asked_whether_it_has_the_topics_of_others() {
-    let missing = || Refusal { ground: Ground::MissingTopic, ..ambiguous() };
     for (first_refused, refusal) in [(4, missing()), (1, missing()), (1, ambiguous())] {
         let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
         to.asks = true;
@@ -405,6 +412,18 @@ fn destination_with_one_order_is_asked_whether_it_has_the_topics_of_others() {
     }
 }
 
+/// A long search for a topic that is there asks nothing about those that are known to be missing.
+#[test]
+fn topics_that_are_known_to_be_missing_are_passed_over_in_a_search() {
+    let (mut core, mut to) = (core_with(Policy::Skip), Destination::default());
+    (to.asks, to.missing) = (true, 1..80);
+    for _ in 0..5 {
+        round(&mut core, &mut to, 82, &|_, _| None);
+    }
+    assert_eq!((&to.asked[..], core.counters().skipped), (&[80; EVIDENCE as usize][..], 1));
+}
+
+/// The path of a topic may be wrong: what others accept says nothing about it.
 #[test]
 fn events_of_another_place_are_no_evidence() {
     for (guilty, diverted) in [(0, 0), (1, 1)] {
