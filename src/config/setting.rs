@@ -295,7 +295,7 @@ settings! {
     PoisonInvalidTopic = row("poison.invalid_topic", Text, "Policy for an event whose topic has an invalid name, or is not in `record.topics_allowed`: `halt`, `dead_letter` or `skip`.")
         .default("halt");
     PoisonMissingTopic = row("poison.missing_topic", Text, "Policy for an event whose topic does not exist or may not be written to: `wait`, `halt`, `dead_letter` or `skip`.")
-        .details("With RabbitMQ it is for an event that no queue takes, with NATS for one whose subject the stream does not have, with HTTP for one that is answered 404 if `http.url` contains `{topic}`. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
+        .details("With RabbitMQ it is for an event that no queue takes, with NATS for one whose subject the stream does not have, with HTTP for one that is answered 404 if `http.url` contains `{topic}`. With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, a row that names a topic which does not exist blocks others only until another event is accepted.")
         .default("wait");
     PoisonRefused = row("poison.refused", Text, "Policy for an event that the brokers reject permanently: `halt`, `dead_letter` or `skip`.")
         .default("halt");
