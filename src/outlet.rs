@@ -27,7 +27,7 @@ pub trait Outlet {
     /// event may be published before an earlier one.
     ///
     /// Where it is `None`, nothing can show that a suspect is at fault: it is tried until it is accepted.
-    /// Where the outlet [`Self::asks`], it stands for the topic that may be missing.
+    /// Where the outlet [`Self::asks`], the lane stands for the topic that may be missing.
     fn lane(&self, record: &Record<'_>) -> Option<u64> {
         Some(hash(&(record.topic, record.key)))
     }

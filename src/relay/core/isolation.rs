@@ -25,7 +25,8 @@ pub(super) struct Isolation {
     pub(super) refusals: u32,
     /// Whether another one was accepted before it since the last replay: the next one has that too.
     pub(super) has_others: bool,
-    /// Whether the record was refused in isolation once, in such a way, while those before it were not sent again.
+    /// Whether the record was refused in isolation once, in such a way, while those before it were not
+    /// sent again.
     pub(super) is_refused: bool,
     /// Once it was refused in isolation with an answer that may be about everything.
     pub(super) suspicion: Option<Suspicion>,

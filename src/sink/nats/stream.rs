@@ -33,11 +33,11 @@ const REFUSED: &str = "refused";
 /// connection, and a replay.
 const RETRY_SUBJECT: Duration = Duration::from_secs(10);
 
-/// An end of the stream that there never is: a message that expects it is checked, and not stored.
-const NO_END: u64 = i64::MAX as u64;
-
 /// How many such subjects are remembered.
 const DENIED_MAX: usize = 64;
+
+/// A last sequence number that no stream has: a message that expects it is checked, and not stored.
+const NO_END: u64 = i64::MAX as u64;
 
 /// A stream of JetStream.
 pub struct NatsSink {

@@ -21,7 +21,7 @@ struct Destination {
     outlives_refusals: bool,
     /// Whether each topic is a place of its own; then event 0 has another topic than the others.
     has_places: bool,
-    /// Whether it has one order, and is asked about probes.
+    /// Whether the destination has one order, and is asked about probes.
     asks: bool,
     /// Events whose topic is known to be missing.
     missing: std::ops::Range<usize>,
