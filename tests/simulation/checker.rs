@@ -277,7 +277,7 @@ impl<'a> Checker<'a> {
             TraceEvent::InjectedFault(fault) => self.faults.push(*fault),
             TraceEvent::Arrived => self.arrived = true,
             TraceEvent::Strange(text) => return Err(text.clone()),
-            TraceEvent::NotOpened { process, error } => self.not_opened(*process, error),
+            TraceEvent::NoSession { process, error } => self.no_session(*process, error),
             TraceEvent::Committed { .. }
             | TraceEvent::Reported { .. }
             | TraceEvent::Restored { .. }
@@ -362,7 +362,7 @@ impl<'a> Checker<'a> {
     }
 
     /// A session that ended while it was opened has told the relay nothing.
-    fn not_opened(&mut self, process: usize, error: &SourceError) {
+    fn no_session(&mut self, process: usize, error: &SourceError) {
         if matches!(error, SourceError::Lost(why) if why == ENDED_WHILE_OPENED) {
             let process = self.process(process);
             process.unpassed = process.unpassed_before;

@@ -95,7 +95,7 @@ impl Source for SimSource {
         let opened = self.begin(resume).await;
         if let Err(error) = &opened {
             let error = error.clone();
-            self.world.lock().note(TraceEvent::NotOpened { process: self.process, error });
+            self.world.lock().note(TraceEvent::NoSession { process: self.process, error });
         }
         Ok(opened?)
     }
@@ -104,6 +104,7 @@ impl Source for SimSource {
 /// A client's end of a session.
 pub(crate) struct SimFeed {
     world: Shared,
+    process: usize,
     pub(crate) session: usize,
     wake: Arc<Notify>,
     identity: ServerIdentity,
@@ -142,6 +143,7 @@ impl SimFeed {
         let (now, catch_up) = (Instant::now(), source.catch_up.clone());
         Self {
             world: source.world.clone(),
+            process: source.process,
             session,
             wake: Arc::clone(&state.wake),
             identity: world.identity(),
@@ -255,13 +257,15 @@ impl SimFeed {
         Some(position)
     }
 
-    fn failed(&mut self, has_failed: bool) {
-        if let Side::Batches(progress, _) = &self.side
-            && has_failed
-        {
+    fn failed(&mut self, error: &SourceError) {
+        if let Side::Batches(progress, _) = &self.side {
             progress.connection_lost();
         }
-        self.has_failed |= has_failed;
+        if let SourceError::Slot(_) = error {
+            let error = error.clone();
+            self.world.lock().note(TraceEvent::NoSession { process: self.process, error });
+        }
+        self.has_failed = true;
     }
 
     /// When the next advance of the slot is due.
@@ -388,13 +392,17 @@ impl Feed for SimFeed {
 
     async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
         let received = self.receive(reading).await;
-        self.failed(received.is_err());
+        if let Err(error) = &received {
+            self.failed(error);
+        }
         received
     }
 
     fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
         let received = self.take(true);
-        self.failed(matches!(received, Some(Err(_))));
+        if let Some(Err(error)) = &received {
+            self.failed(error);
+        }
         received
     }
 

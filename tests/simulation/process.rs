@@ -298,11 +298,11 @@ async fn all_over(over: &mut watch::Receiver<bool>) {
 async fn given_up(world: &Shared, process: usize) {
     let halts = || {
         let world = world.lock();
-        let not_opened = world.trace.iter().any(|(_, event)| {
-            matches!(event, TraceEvent::NotOpened { process: one, error: SourceError::Slot(_) }
+        let is_unusable = world.trace.iter().any(|(_, event)| {
+            matches!(event, TraceEvent::NoSession { process: one, error: SourceError::Slot(_) }
                 if *one == process)
         });
-        world.calm && (not_opened || !world.server.slot_is_there)
+        world.calm && (is_unusable || !world.server.slot_is_there)
     };
     while !halts() {
         sleep(GIVEN_UP).await;

@@ -48,7 +48,8 @@ pub(crate) enum TraceEvent {
         resumes: bool,
         in_batches: bool,
     },
-    NotOpened {
+    /// A session could not be opened, or showed that the slot is unusable.
+    NoSession {
         process: usize,
         error: SourceError,
     },
