@@ -35,9 +35,11 @@ pub enum Resume {
         fingerprint: PublicationFingerprint,
         /// The server process of this process's last session.
         walsender: Option<i32>,
-        /// The flush LSN.
+        /// The highest position that this process may have confirmed.
         confirmed: Lsn,
-        /// The LSN to read from: at or after the flush LSN.
+        /// The flush LSN to confirm, at most `confirmed`.
+        ack: Lsn,
+        /// The LSN to read from: at or after `confirmed`.
         start: Lsn,
         /// Whether another walpost has held the slot since, and no other client after it: then the
         /// slot is expected to be ahead.

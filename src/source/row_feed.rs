@@ -123,7 +123,7 @@ impl Source for RowSource {
         let begin = self.session.positions.start;
         let (start, from) = match resume {
             Resume::AtSlot { .. } => (begin, begin),
-            Resume::At { confirmed, start, .. } => (*confirmed, *start),
+            Resume::At { ack, start, .. } => (*ack, *start),
         };
         let batches = Arc::clone(&self.batches).lock_owned().await;
         let next = batches.kept.partition_point(|(commit_lsn, _)| *commit_lsn < from);
@@ -383,6 +383,7 @@ mod tests {
             fingerprint: PublicationFingerprint::default(),
             walsender: None,
             confirmed: Lsn::new(802),
+            ack: Lsn::new(802),
             start: Lsn::new(802),
             after_another: false,
             by_others: Lsn::ZERO,

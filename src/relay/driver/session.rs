@@ -178,6 +178,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     fn resume(&self, standby: &Standby) -> Resume {
+        let (confirmed, durable) = (self.confirmed_at_most(), self.core.durable_upto());
+        let ack = self.state.as_ref().map_or(durable, |keeper| keeper.to_confirm(durable));
         // The position is not what this process has received: all of it is compared again.
         let is_compared = self.state.as_ref().is_none_or(StateKeeper::is_compared);
         let last = self.session.last.as_ref();
@@ -191,7 +193,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 },
                 fingerprint: standby.publication_fingerprint().cloned().unwrap_or_default(),
                 walsender: last.walsender,
-                confirmed: self.confirmed_at_most(),
+                confirmed,
+                ack: ack.min(confirmed),
                 start: self.core.resume_at(),
                 after_another: standby.is_after_another(),
                 by_others: standby.by_walposts(),

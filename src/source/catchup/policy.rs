@@ -44,8 +44,8 @@ impl StartPosition {
         match resume {
             // If another walpost advanced the slot, this one discards what it had read and reads it
             // again.
-            Resume::At { confirmed, start, .. } if at_slot <= *confirmed => {
-                Self { ack: *confirmed, start: *start }
+            Resume::At { confirmed, ack, start, .. } if at_slot <= *confirmed => {
+                Self { ack: at_slot.max(*ack), start: *start }
             }
             Resume::At { .. } | Resume::AtSlot { .. } => Self { ack: at_slot, start: at_slot },
         }

@@ -66,6 +66,7 @@ fn resume() -> impl Strategy<Value = Resume> {
             fingerprint: PublicationFingerprint::default(),
             walsender: own.then_some(7),
             confirmed: Lsn::new(confirmed),
+            ack: Lsn::new(confirmed / 2),
             start: Lsn::new(confirmed + ahead),
             after_another,
             by_others: Lsn::new(others),
@@ -114,6 +115,18 @@ fn reconnecting_requires_the_same_server_with_all_received_wal() {
     });
 }
 
+/// A position that the state does not know would look like that of a slot that was made again.
+#[test]
+fn a_session_begins_with_a_flush_lsn_that_the_slot_has_or_the_state_knows() {
+    let name = "a_session_begins_with_a_flush_lsn_that_the_slot_has_or_the_state_knows";
+    property::holds(name, 2000, &(resume(), 0..40_u64), |(resume, at_slot)| {
+        let at_slot = Lsn::new(at_slot);
+        let StartPosition { ack, start } = StartPosition::of(&resume, at_slot);
+        let known = if let Resume::At { ack, .. } = resume { ack } else { at_slot };
+        assert!((ack == at_slot || ack <= known) && ack <= start, "{resume:?} at {at_slot}");
+    });
+}
+
 /// I12: what a promoted server lacks may have been received behind the position to read from.
 #[test]
 fn a_promotion_before_the_end_of_what_was_received_is_refused() {
@@ -131,6 +144,7 @@ fn a_promotion_before_the_end_of_what_was_received_is_refused() {
         fingerprint: PublicationFingerprint::default(),
         walsender: None,
         confirmed: Lsn::new(10),
+        ack: Lsn::new(10),
         start: Lsn::new(10),
         after_another: false,
         by_others: Lsn::ZERO,
