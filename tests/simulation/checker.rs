@@ -55,6 +55,9 @@ struct Checker<'a> {
     has_lost: bool,
     /// What was there when an operator accepted the slot's position: it may be published again.
     accepted: HashSet<usize>,
+    /// What was published before the last position that an operator adopted, of which the state does not
+    /// know.
+    unrecorded: HashSet<usize>,
 }
 
 #[derive(Default)]
@@ -152,6 +155,7 @@ impl<'a> Checker<'a> {
             arrived: false,
             has_lost: false,
             accepted: HashSet::new(),
+            unrecorded: HashSet::new(),
         }
     }
 
@@ -161,13 +165,14 @@ impl<'a> Checker<'a> {
         let is_lost = |event: &&usize| {
             let is_covered =
                 self.schedule.exactly_once || self.log.events[**event].commit < self.state;
-            **event >= kept && is_covered
+            **event >= kept && is_covered && !self.unrecorded.contains(*event)
         };
         let has_lost = self.has_lost || self.appended.iter().any(|event| is_lost(&event));
         let kept_of = |events: HashSet<usize>| events.into_iter().filter(|it| *it < kept).collect();
         let mut next = Self::new(log, self.schedule);
         next.appended = kept_of(self.appended);
         next.accepted = kept_of(self.accepted);
+        next.unrecorded = kept_of(self.unrecorded);
         next.given_up = self.given_up.into_iter().filter(|item| *item < items).collect();
         next.covered = self.covered.min(items);
         for event in &next.appended {
@@ -206,9 +211,12 @@ impl<'a> Checker<'a> {
             }
             TraceEvent::Confirmed { session, lsn } => return self.confirmed(*session, *lsn),
             TraceEvent::Broke { session } => self.cut_off(*session),
-            TraceEvent::Moved { .. } => {
-                // Whoever has moved it accepts what is there.
+            TraceEvent::Moved { to } => {
+                // Whoever has moved it accepts what is there, and adopts what is beyond the state.
                 self.has_lost = false;
+                if *to > self.state {
+                    self.unrecorded.clone_from(&self.appended);
+                }
                 self.processes.values_mut().for_each(|process| process.feeds.moved_by_somebody());
             }
             TraceEvent::Advanced { session } => {
@@ -237,7 +245,8 @@ impl<'a> Checker<'a> {
             TraceEvent::Fell { confirmed } => self.slot = *confirmed,
             TraceEvent::Adopted { upto } => {
                 (self.state, self.has_lost) = (*upto, false);
-                self.accepted = self.appended.clone();
+                self.accepted.clone_from(&self.appended);
+                self.unrecorded.clone_from(&self.appended);
             }
             TraceEvent::Made { process, .. } => {
                 self.producers.push(Producer { process: *process, ..Producer::default() });
