@@ -118,9 +118,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     /// Requests the shutdown once `until` can be confirmed. Called only while there is a session to
-    /// confirm it through. Returns true if it was reached just now.
-    pub(super) fn check_until(&mut self) -> bool {
-        let reached = self.session.until.is_some_and(|until| {
+    /// confirm it through: once that `is_compared`. Returns true if it was reached just now.
+    pub(super) fn check_until(&mut self, is_compared: bool) -> bool {
+        let reached = self.session.until.filter(|_| is_compared).is_some_and(|until| {
             self.core.flush_lsn() >= until
                 && self.state.as_ref().is_none_or(|keeper| keeper.may_confirm(until))
         });

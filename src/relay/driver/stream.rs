@@ -85,7 +85,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             };
             self.delivery.is_held = held.is_some();
             self.settle()?;
-            if self.check_until() {
+            if self.check_until(session.is_compared()) {
                 self.settle()?;
             }
             let is_read = step.as_ref().is_ok_and(|taken| *taken < BATCH) && held.is_none();
