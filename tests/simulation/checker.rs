@@ -211,14 +211,7 @@ impl<'a> Checker<'a> {
             }
             TraceEvent::Confirmed { session, lsn } => return self.confirmed(*session, *lsn),
             TraceEvent::Broke { session } => self.cut_off(*session),
-            TraceEvent::Moved { to } => {
-                // Whoever has moved it accepts what is there, and adopts what is beyond the state.
-                self.has_lost = false;
-                if *to > self.state {
-                    self.unrecorded.clone_from(&self.appended);
-                }
-                self.processes.values_mut().for_each(|process| process.feeds.moved_by_somebody());
-            }
+            TraceEvent::Moved { to } => self.moved(*to),
             TraceEvent::Advanced { session } => {
                 let owner = self.owner(*session);
                 if owner.session == Some(*session) {
@@ -394,6 +387,15 @@ impl<'a> Checker<'a> {
             owner.session = None;
             owner.cut_off = true;
         }
+    }
+
+    /// Whoever has moved the slot accepts what is there, and adopts what is beyond the state.
+    fn moved(&mut self, to: Lsn) {
+        self.has_lost = false;
+        if to > self.state {
+            self.unrecorded.clone_from(&self.appended);
+        }
+        self.processes.values_mut().for_each(|process| process.feeds.moved_by_somebody());
     }
 
     /// I1 and I2, and that the state topic has it, at the moment of a confirmation.

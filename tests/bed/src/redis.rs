@@ -67,7 +67,7 @@ pub struct Redis {
     pub(crate) server: Server,
     /// The port for walpost.
     port: Port,
-    /// Of a server with TLS: the port without it, for the bed itself.
+    /// Of a server with TLS: the port without it, for the bed itself. Of another: for a cluster's nodes.
     plain: Port,
     builder: RedisBuilder,
 }
@@ -176,6 +176,10 @@ impl Redis {
                 ("tls-ca-cert-file".into(), root.display().to_string()),
                 ("tls-auth-clients".into(), "no".into()),
             ]);
+        }
+        if self.builder.tls.is_none() {
+            // Otherwise 10,000 more than the port, which an outgoing connection may have.
+            settings.push(("cluster-port".into(), self.plain.number().to_string()));
         }
         settings.extend(self.builder.settings.iter().cloned());
         for (name, value) in settings {
