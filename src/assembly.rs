@@ -11,6 +11,7 @@ pub(crate) mod http;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 mod other_sinks;
+mod position;
 #[cfg(feature = "rabbitmq")]
 pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -22,6 +23,7 @@ pub(crate) use endpoint::endpoint;
 pub(crate) use exposure::exposed_hosts;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use other_sinks::stored_beside;
+pub(crate) use position::{place_of_position, state_store};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -50,9 +52,7 @@ use crate::sink::{
     self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, TransactionalSink, WaitsFor,
 };
 use crate::source::{self, CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
-use crate::state::{
-    ConfiguredLayout, StateStore, UnfinishedRows, kafka_state, kafka_state_with_events,
-};
+use crate::state::{ConfiguredLayout, UnfinishedRows, kafka_state, kafka_state_with_events};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -155,33 +155,6 @@ fn relay_settings(config: &Config, until: Option<Until>) -> RelaySettings {
     RelaySettings { drain_timeout: config.delivery.drain_timeout, until, owns_thread: false }
 }
 
-/// Where the configured walpost keeps its position, to be read or written by an operator's command,
-/// and what that is called; `None`: nowhere.
-pub(crate) fn state_store(
-    config: &Config,
-    kafka: &KafkaConfig,
-) -> Option<(Box<dyn StateStore>, String)> {
-    match config.sink {
-        #[cfg(feature = "nats")]
-        SinkKind::Nats => return Some(nats::state_store(config)),
-        #[cfg(feature = "redis")]
-        SinkKind::Redis => return Some(redis::state_store(config)),
-        _ => {}
-    }
-    if config.sink != SinkKind::Kafka {
-        return None;
-    }
-    let topic = config.delivery.state_topic.as_ref()?;
-    let properties = kafka.clone();
-    let source = KafkaSource::new(move || Ok(properties.clone()));
-    Some((Box::new(kafka_state(source, topic)), state_topic(topic)))
-}
-
-/// What a state topic is called in messages.
-fn state_topic(topic: &str) -> String {
-    format!("state topic {topic}")
-}
-
 /// What the configuration contributes to the numbers of events.
 pub(crate) fn layout(config: &Config) -> ConfiguredLayout {
     ConfiguredLayout {
@@ -202,10 +175,9 @@ fn state_settings(
     StateSettings {
         delivery_id: config.delivery.id.clone(),
         topic: topic.to_owned(),
-        place: state_topic(topic),
+        place: position::state_topic(topic),
         layout: layout(config),
         skips: config.poison.include(Policy::Skip),
-        required: rows.is_some() || delivery.requires_state(),
         lossy_store: None,
         rows,
         commits: CommitLimits {

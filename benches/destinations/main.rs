@@ -108,14 +108,10 @@ impl Bench {
 
     /// A command of walpost with that destination.
     fn command(&self, sink: &str, name: &str) -> WalpostBuilder {
-        Walpost::builder(program()).arg(name).args([
-            "--source",
-            &self.postgres.url(),
-            "--sink",
-            sink,
-            "--log-level",
-            "warn",
-        ])
+        Walpost::builder(program())
+            .arg(name)
+            .args(["--source", &self.postgres.url(), "--sink", sink, "--log-level", "warn"])
+            .keeps_position()
     }
 
     /// Behind the position at which `pg_recvlogical` will begin.

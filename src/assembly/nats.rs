@@ -45,7 +45,7 @@ pub(super) fn state_store(config: &Config) -> (Box<dyn StateStore>, String) {
     (Box::new(nats_state(source, Claims::default(), false)), place(config))
 }
 
-fn place(config: &Config) -> String {
+pub(super) fn place(config: &Config) -> String {
     format!("the state key {KEY} in the NATS bucket {}", bucket(&config.nats.stream))
 }
 

@@ -125,7 +125,6 @@ pub(super) fn stored_beside(
         place,
         layout: layout(config),
         skips: config.poison.include(Policy::Skip),
-        required: true,
         lossy_store: Some(store),
         rows: None,
         commits: CommitLimits {

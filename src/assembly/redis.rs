@@ -42,7 +42,7 @@ pub(super) fn state_store(config: &Config) -> (Box<dyn StateStore>, String) {
     (Box::new(redis_state(source, Claims::default(), false)), place(config))
 }
 
-fn place(config: &Config) -> String {
+pub(super) fn place(config: &Config) -> String {
     format!("the state key {} in Redis", owner_key(&config.redis.stream))
 }
 

@@ -267,7 +267,7 @@ pub struct ReplayDeadLettersArguments {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     walpost init | psql postgres://postgres@db/shop\n  \
-    walpost init --apply --source postgres://postgres@db/shop\n  \
+    walpost init --apply --source postgres://postgres@db/shop --bootstrap-servers kafka:9092\n  \
     walpost init --no-role --table billing.outbox --slot billing --publication billing\n  \
     walpost init --apply --partition-by day --source postgres://postgres@db/shop\n  \
     walpost init --apply --failover --source postgres://postgres@db/shop\n  \
@@ -275,9 +275,14 @@ pub struct ReplayDeadLettersArguments {
     walpost init --apply --existing-rows --source postgres://postgres@db/shop")]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct InitArguments {
-    /// Run the SQL instead of printing it; leaves existing objects unchanged
+    /// Run the SQL instead of printing it, and write the position of a slot that is new to the state
+    /// topic, which is created if it is missing; leaves existing objects unchanged
     #[arg(long)]
     pub apply: bool,
+    /// Do not write the position, for somebody who does not reach the destination: `walpost adopt --apply`
+    /// does it before the first `walpost run`
+    #[arg(long, requires = "apply", conflicts_with = "existing_rows")]
+    pub no_state: bool,
     /// Role to create for walpost, with REPLICATION and no other right
     #[arg(long, value_name = "NAME", default_value = "walpost")]
     pub role: String,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::stdout::{complain, print};
+use super::stdout::{complain, print, with_flags_of_this};
 use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Environment, Flags};
@@ -30,13 +30,14 @@ pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
             return Exit::Config;
         }
     };
-    let findings = if offline {
+    let mut findings = if offline {
         block_on(preflight::check_offline(&config, &conninfo))
     } else {
-        let mut findings = block_on(preflight::check(&config, &conninfo, &source));
-        preflight::check_brokers(&config, &mut findings);
+        let (mut findings, slot) = block_on(preflight::check(&config, &conninfo, &source));
+        preflight::check_brokers(&config, slot.as_ref(), &mut findings);
         findings
     };
+    findings.map_commands(with_flags_of_this);
     let printed = print(&if json { as_json(&findings) } else { as_text(&findings) });
     if findings.count(Level::Error) > 0 { Exit::Failure } else { printed }
 }

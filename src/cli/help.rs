@@ -18,8 +18,8 @@ the name of a WALPOST_* variable, the variable names a file that contains the va
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  walpost init --apply --source postgres://postgres@localhost/shop
-  walpost check --source postgres://walpost@localhost/shop
+  walpost init --apply --source postgres://postgres@localhost/shop --bootstrap-servers localhost:9092
+  walpost check --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092
   walpost run --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092";
 
 pub(super) const SIGNALS: &str = "\

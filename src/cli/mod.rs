@@ -37,7 +37,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use self::args::{Arguments, Command};
 pub use self::exit::Exit;
 use self::logging::LogLevel;
-use self::stdout::{complain, print};
+use self::stdout::{complain, print, set_flags};
 use crate::config::{Config, CoreDumps, Environment, Flags, SinkKind};
 
 /// Runs the command in the process's arguments.
@@ -99,6 +99,7 @@ fn configuration(flags: &Flags) -> Result<Config, Exit> {
         complain(&error.to_string());
         Exit::Config
     })?;
+    set_flags(flags.words());
     forbid_core_dumps(config.process.core_dumps)?;
     Ok(config)
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::args::RecoverArguments;
 use super::progress::{self, progress};
-use super::stdout::{complain, print, say};
+use super::stdout::{complain, print, say, with_flags};
 use super::{Exit, block_on, logged, require_kafka, run};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
@@ -164,7 +164,8 @@ pub(super) async fn publish(
         recovery.require_history()?;
         let slot =
             if has_slot { "" } else { "; the slot is missing: `walpost init --apply` first" };
-        print(&format!("nothing was changed; with --apply {rows} events are published{slot}\n"));
+        let text = format!("nothing was changed; with --apply {rows} events are published{slot}\n");
+        print(&with_flags(&text));
         return Ok(if rows + undecided == 0 { Exit::Ok } else { Exit::Failure });
     }
     if undecided > 0 && !publish_undecided && !leave_undecided {

@@ -4,6 +4,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::args::{RunArguments, Until as UntilArgument};
 use super::logging::LogLevel;
+use super::stdout::with_flags;
 use super::{Exit, block_on, complain, logged};
 use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
@@ -110,8 +111,10 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
             Exit::Ok
         }
         Err(error) => {
+            let exit = exit(&error);
+            let error = with_flags(&error.to_string());
             tracing::error!("{error}");
-            exit(&error)
+            exit
         }
     }
 }

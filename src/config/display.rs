@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::kafka_properties::canonical;
-use super::layer::{Layer, Raw};
+use super::layer::{Flags, Layer, Raw};
 use super::setting::Kind;
 use super::{Origin, Setting, redact, units};
 use crate::outbox::TableName;
@@ -87,4 +87,62 @@ fn properties(
         value: Some(DisplayValue::Text(value)),
         origin,
     })
+}
+
+impl Flags {
+    /// The flags and their values as words for a shell, for a command that is shown to the user: without secrets.
+    pub(crate) fn words(&self) -> Vec<(&'static str, String)> {
+        let mut words = Vec::new();
+        if let Some(path) = &self.config {
+            words.push(("--config", quoted(&path.display().to_string())));
+        }
+        for (setting, texts) in &self.values {
+            for given in texts {
+                let name = setting.flag().unwrap_or_default();
+                let shown = match given.split_once('=') {
+                    Some((key, value)) if *setting == Setting::KafkaProperties => {
+                        format!("{key}={}", redact::property(key.trim(), value))
+                    }
+                    _ if setting.kind() == Kind::Conninfo => redact::conninfo(given),
+                    _ => text(*setting, given),
+                };
+                words.push((name, quoted(&shown)));
+            }
+        }
+        words
+    }
+}
+
+/// The text as one word of a POSIX shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_shown_as_they_were_given_and_without_secrets() {
+        let text = |text: &str| [text.to_owned()];
+        let flags = Flags::new(Some("/etc/a b.toml".into()))
+            .with(Setting::SourceUrl, text("postgres://u:secret@h/d"))
+            .with(Setting::KafkaBootstrapServers, text("a:1,b:2"))
+            .with(Setting::KafkaProperties, ["sasl.password=secret".to_owned()])
+            .with(Setting::KafkaProperties, ["linger.ms=5".to_owned()])
+            .with(Setting::RecordTopic, text("it's {aggregate_type}"));
+        let words = flags.words().into_iter().map(|(flag, value)| format!("{flag} {value}"));
+        let words = words.collect::<Vec<_>>().join(" ");
+        let start = "--config '/etc/a b.toml' --source 'postgres://u:[hidden]@h/d' ";
+        assert!(words.starts_with(start), "{words}");
+        assert!(words.contains("--bootstrap-servers a:1,b:2"), "{words}");
+        assert!(words.contains("-X 'sasl.password=[hidden]' -X linger.ms=5"), "{words}");
+        assert!(words.contains(r"--topic 'it'\''s {aggregate_type}'"), "{words}");
+        assert!(!words.contains("secret"), "{words}");
+        assert_eq!(Flags::default().words(), []);
+    }
 }

@@ -99,7 +99,7 @@ pub(crate) fn merge<const N: usize>(layers: [Layer; N]) -> Layer {
 #[derive(Clone, Default)]
 pub struct Flags {
     pub(crate) config: Option<PathBuf>,
-    values: BTreeMap<Setting, Vec<String>>,
+    pub(super) values: BTreeMap<Setting, Vec<String>>,
 }
 
 impl Flags {

@@ -61,7 +61,6 @@ impl Config {
                 })?,
                 id: given.parsed(Setting::DeliveryId, values::delivery_id)?,
                 state_topic: given.parsed(Setting::DeliveryStateTopic, values::state_topic)?,
-                state_required: given.parsed(Setting::DeliveryStateRequired, values::boolean)?,
                 mode: given.delivery_mode()?,
                 commit_interval: given.parsed(Setting::DeliveryCommitInterval, |text| {
                     units::parse_duration(text).map_err(|error| error.to_string())

@@ -324,8 +324,6 @@ pub struct Delivery {
     pub id: String,
     /// The state topic; `None`: off.
     pub state_topic: Option<String>,
-    /// Whether a missing state topic is an error.
-    pub state_required: bool,
     /// How often an event may be published.
     pub mode: DeliveryMode,
     /// The time after which a Kafka transaction is committed, between two PostgreSQL transactions.
@@ -334,13 +332,6 @@ pub struct Delivery {
     pub transaction_bytes: u64,
     /// Whether a transaction is published only once other sessions see it.
     pub wait_until_visible: bool,
-}
-
-impl Delivery {
-    /// Whether `run` ends without its state topic.
-    pub(crate) fn requires_state(&self) -> bool {
-        self.state_required || self.mode == DeliveryMode::ExactlyOnce
-    }
 }
 
 /// How often an event may be published.

@@ -272,10 +272,8 @@ settings! {
         .details("A copy of the database server, such as a staging clone, that uses the same Kafka cluster needs another one: otherwise it stops the original from writing its position.")
         .flag("--delivery-id", "ID").default("walpost");
     DeliveryStateTopic = row("delivery.state_topic", Text, "Topic in which walpost keeps its position, or `off`.")
-        .details("With it, walpost detects at the start that the slot was created again or advanced while walpost was not running. `walpost adopt --apply` creates the topic. If it is missing, walpost logs a warning and runs without it.")
+        .details("With it, walpost detects at the start that the slot was created again or advanced while walpost was not running. `walpost init --apply` creates the topic and writes the new slot's position; for an existing slot `walpost adopt --apply` does. `run` does not start without that. With `off`, rows that such a slot skips are not noticed.")
         .flag("--state-topic", "TOPIC").default("walpost.state");
-    DeliveryStateRequired = row("delivery.state_required", Boolean, "Whether `run` ends if the state topic is missing or walpost's Kafka user may not use it: `true` or `false`.")
-        .variable().default("false");
     DeliveryMode = row("delivery.mode", Text, "How often an event may be published: `at-least-once`, or `exactly-once` for consumers that read committed records only (`isolation.level=read_committed`).")
         .details("`exactly-once` publishes in Kafka transactions, together with walpost's position in the state topic, which it needs. See [the guarantee](guarantee.md#exactly-once).")
         .flag("--delivery", "MODE").default("at-least-once");

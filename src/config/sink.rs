@@ -16,9 +16,8 @@ const MISS_TOPICS: [SinkKind; 4] =
     [SinkKind::Http, SinkKind::Kafka, SinkKind::Nats, SinkKind::RabbitMq];
 
 /// Settings of Kafka alone, outside of `[kafka]`.
-const KAFKAS: [Setting; 6] = [
+const KAFKAS: [Setting; 5] = [
     Setting::DeliveryStateTopic,
-    Setting::DeliveryStateRequired,
     Setting::DeliveryMode,
     Setting::DeliveryCommitInterval,
     Setting::DeliveryTransactionBytes,

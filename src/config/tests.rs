@@ -267,7 +267,6 @@ fn an_invalid_value_is_named_with_its_place() {
         ),
         ("delivery.id = 'a b'", "letters, digits"),
         ("delivery.state_topic = 'a b'", "not the name of a topic"),
-        ("delivery.state_required = 'yes'", "not `true` or `false`"),
         ("delivery.mode = 'twice'", "not one of `at-least-once`, `exactly-once`"),
         (
             "delivery.mode = 'exactly-once'\ndelivery.state_topic = 'off'",
@@ -286,7 +285,6 @@ fn assert_delivery(delivery: &Delivery) {
     assert_eq!(delivery.drain_timeout, Duration::from_secs(120));
     assert_eq!(delivery.id, "shop");
     assert_eq!(delivery.state_topic.as_deref(), Some("walpost.position"));
-    assert!(delivery.state_required);
     assert_eq!(delivery.mode, DeliveryMode::ExactlyOnce);
     assert_eq!(delivery.commit_interval, Duration::from_secs(2));
     assert_eq!(delivery.transaction_bytes, 1 << 20);
@@ -342,7 +340,6 @@ fn every_key_of_the_file_is_read() {
         drain_timeout = "2min"
         id = "shop"
         state_topic = "walpost.position"
-        state_required = "true"
         mode = "exactly-once"
         commit_interval = "2s"
         transaction_bytes = 1_048_576

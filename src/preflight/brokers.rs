@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::findings::{Finding, Findings};
-use super::topics;
+use super::{SlotAt, topics};
 use crate::assembly;
 use crate::config::Config;
 use crate::sink::{
@@ -28,7 +28,11 @@ const ADVERTISED: (&str, &str) = (
 );
 
 /// Checks the client library's configuration and, unless `offline`, brokers and topics.
-pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
+pub(crate) fn check(
+    config: &Config,
+    (offline, slot): (bool, Option<&SlotAt>),
+    findings: &mut Findings,
+) {
     let kafka = assembly::kafka(config);
     if let Err(error) = sink::accepts(&kafka) {
         return findings.add(client_finding(&error));
@@ -38,15 +42,15 @@ pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
         return findings.add(Finding::skipped((SUBJECT, "kafka"), text));
     }
     match MetadataClient::open_idempotent(&kafka) {
-        Ok(client) => check_online(config, &kafka, &client, findings),
+        Ok(client) => check_online(config, (&kafka, &client), slot, findings),
         Err(error) => findings.add(client_finding(&error)),
     }
 }
 
 fn check_online(
     config: &Config,
-    kafka: &KafkaConfig,
-    client: &MetadataClient,
+    (kafka, client): (&KafkaConfig, &MetadataClient),
+    slot: Option<&SlotAt>,
     findings: &mut Findings,
 ) {
     let servers = &kafka.bootstrap_servers;
@@ -80,7 +84,7 @@ fn check_online(
     }
     let makes_topics = check_settings(config, kafka, client, &brokers, findings);
     let makes_topics = if asks_for_topics(kafka) { makes_topics } else { Some(false) };
-    topics::check(config, kafka, client, &brokers, makes_topics, findings);
+    topics::check(config, (kafka, client, &brokers), makes_topics, slot, findings);
 }
 
 /// Checks size limits that the brokers set for all topics; returns whether the brokers create

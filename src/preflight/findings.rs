@@ -136,6 +136,15 @@ impl Findings {
         }
     }
 
+    /// Changes each fix for the shell.
+    pub(crate) fn map_commands(&mut self, change: impl Fn(&str) -> String) {
+        for finding in &mut self.0 {
+            if let Some(Fix::Command(text)) = &mut finding.fix {
+                *text = change(text);
+            }
+        }
+    }
+
     pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = Finding>) {
         self.0.extend(more);
     }

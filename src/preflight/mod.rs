@@ -21,7 +21,6 @@ mod server;
 mod slot;
 #[cfg(feature = "sqs")]
 mod sqs;
-#[cfg(any(feature = "nats", feature = "redis"))]
 mod stored;
 mod topics;
 
@@ -47,28 +46,29 @@ pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findi
     findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
     check_destination(config, (true, None), &mut findings).await;
     if config.sink == SinkKind::Kafka {
-        brokers::check(config, true, &mut findings);
+        brokers::check(config, (true, None), &mut findings);
     }
     findings
 }
 
-/// Checks the configuration, the server, and the brokers.
-pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceConfig) -> Findings {
+/// Checks the configuration, the server, and the destination unless that is Kafka; returns the slot, if
+/// `run` could use it.
+pub(crate) async fn check(
+    config: &Config,
+    conninfo: &ConnInfo,
+    source: &SourceConfig,
+) -> (Findings, Option<SlotAt>) {
     let mut findings = Findings::default();
     check_configuration(config, conninfo, &mut findings);
     endpoints::check_traces(&mut findings);
     endpoints::check(config, &mut findings).await;
     let slot = postgres::check(config, source, &mut findings).await;
     check_destination(config, (false, slot.as_ref()), &mut findings).await;
-    findings
+    (findings, slot)
 }
 
 /// The slot and its position, to compare with the position at the destination.
-#[cfg_attr(
-    not(any(feature = "nats", feature = "redis")),
-    allow(dead_code, reason = "only NATS and Redis keep a position beside the stream")
-)]
-struct SlotAt {
+pub(crate) struct SlotAt {
     key: StateKey,
     /// The start time of the postmaster, in microseconds since 1970.
     server_started: i64,
@@ -110,9 +110,9 @@ async fn check_destination(
 }
 
 /// Checks the brokers, if events go there; blocks the calling thread.
-pub(crate) fn check_brokers(config: &Config, findings: &mut Findings) {
+pub(crate) fn check_brokers(config: &Config, slot: Option<&SlotAt>, findings: &mut Findings) {
     if config.sink == SinkKind::Kafka {
-        brokers::check(config, false, findings);
+        brokers::check(config, (false, slot), findings);
     }
 }
 

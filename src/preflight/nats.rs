@@ -330,7 +330,7 @@ fn check_state(
             state: (SUBJECT, "nats_state"),
             position: (SUBJECT, "nats_position"),
             stream: (SUBJECT, "nats_stream"),
-            store: "NATS",
+            store: Some("NATS"),
             place: format!("the state key {KEY} in the NATS bucket {bucket}"),
         };
         let text = format!("stream {stream} has walpost's state key {KEY} in the bucket {bucket}");

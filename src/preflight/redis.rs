@@ -261,7 +261,7 @@ fn check_state(
             state: (SUBJECT, "redis_state"),
             position: (SUBJECT, "redis_position"),
             stream: (SUBJECT, "redis_stream"),
-            store: "Redis",
+            store: Some("Redis"),
             place: format!("the state key {key} in Redis"),
         };
         let text = format!("stream {stream} has walpost's state key {key}");

@@ -1,5 +1,4 @@
-//! Compares the position that Redis or NATS keeps beside the stream with the slot, as `run` does
-//! before it publishes. Reads only.
+//! Compares the position at the destination with the slot, as `run` does before it publishes. Reads only.
 
 use super::SlotAt;
 use super::findings::{Finding, Findings, Name};
@@ -17,9 +16,9 @@ pub(super) struct Names {
     pub(super) position: Name,
     /// The stream, with its state key.
     pub(super) stream: Name,
-    /// The store, in errors.
-    pub(super) store: &'static str,
-    /// The state key, in errors.
+    /// The store, in errors, if it keeps the position beside the events.
+    pub(super) store: Option<&'static str>,
+    /// The place of the position, in errors.
     pub(super) place: String,
 }
 
@@ -44,7 +43,17 @@ pub(super) fn check(
 fn is_own(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> bool {
     let found = match read {
         Ok(Some(found)) => found,
-        Ok(None) => return false,
+        Ok(None) => {
+            let SlotAt { key, .. } = slot;
+            let text = format!(
+                "{} has no position for slot {}, server {} and delivery.id {}",
+                names.place, key.slot, key.system_identifier, key.delivery_id
+            );
+            let finding = Finding::error(names.position, text).command("walpost adopt --apply");
+            findings
+                .add(finding.why("`run` does not start: it cannot tell whether rows were skipped"));
+            return false;
+        }
         Err(failure) => {
             let finding = Finding::error(names.state, failure.to_string());
             findings.add(finding.why("`run` does not start").advice("see the message"));
@@ -78,6 +87,6 @@ fn compare(names: &Names, found: &StoredPosition, slot: &SlotAt) -> Result<(), S
         awaited: Some(found.needed()),
     };
     let Decision::Refuse(refusal) = decide(state, &facts) else { return Ok(()) };
-    let at = (names.place.clone(), Some(names.store));
+    let at = (names.place.clone(), names.store);
     Err(refusal.into_error(at, slot.key.slot.clone(), state, &facts))
 }

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use super::findings::{Finding, Findings};
+use super::findings::{Finding, Findings, Name};
+use super::{SlotAt, stored};
 use crate::assembly;
 use crate::config::Config;
 use crate::record::Policy;
 use crate::record::Profile;
 use crate::sink::{self, Brokers, KafkaConfig, MetadataClient, TopicState, message_max_bytes};
+use crate::state::{Newest, StoredPosition, read_newest};
 
 const SUBJECT: &str = "topic";
 
@@ -19,10 +21,9 @@ const RETENTION_SHORT_MS: i64 = 3 * 24 * 3_600_000;
 /// Checks them; `makes_topics` tells whether the brokers create topics automatically.
 pub(crate) fn check(
     config: &Config,
-    kafka: &KafkaConfig,
-    client: &MetadataClient,
-    brokers: &Brokers,
+    (kafka, client, brokers): (&KafkaConfig, &MetadataClient, &Brokers),
     makes_topics: Option<bool>,
+    slot: Option<&SlotAt>,
     findings: &mut Findings,
 ) {
     let profile = assembly::profile(config).ok();
@@ -36,10 +37,10 @@ pub(crate) fn check(
         topics.check(&config.poison.dead_letter_topic, Purpose::DeadLetters { takes_large });
     }
     if let Some(topic) = &config.delivery.state_topic {
-        let is_required = config.delivery.requires_state();
-        let is_there = topics.check(topic, Purpose::State { is_required });
-        if is_there || is_required {
-            topics.transactions(&config.delivery.id, topic, is_required);
+        let is_there = topics.check(topic, Purpose::State);
+        topics.transactions(&config.delivery.id, topic);
+        if let Some(slot) = slot.filter(|_| is_there) {
+            topics.position(topic, slot);
         }
     }
 }
@@ -52,10 +53,7 @@ enum Purpose {
         /// Whether it receives dead letters of records that are too large for other topics.
         takes_large: bool,
     },
-    State {
-        /// Whether `run` ends without it.
-        is_required: bool,
-    },
+    State,
 }
 
 struct TopicCheck<'a> {
@@ -87,7 +85,7 @@ impl TopicCheck<'_> {
                 }
             }
             Err(error) if error.is_missing() => match purpose {
-                Purpose::State { is_required } => self.no_state(name, is_required),
+                Purpose::State => self.no_state(name),
                 Purpose::Events | Purpose::DeadLetters { .. } => self.missing(name),
             },
             Err(error) if error.is_unauthorized() => self.unauthorized(name, purpose),
@@ -107,7 +105,7 @@ impl TopicCheck<'_> {
         let code = (SUBJECT, "topic_unauthorized");
         let text = format!("walpost's user may not see topic {name}, if there is one");
         let finding = match purpose {
-            Purpose::State { is_required } => unusable_state(code, text, is_required)
+            Purpose::State => unusable_state(code, text)
                 .command(grant(&format!("--operation Read --topic {name}"), self.kafka)),
             Purpose::Events | Purpose::DeadLetters { .. } => Finding::error(code, text)
                 .why("`run` waits until it may write to it")
@@ -142,14 +140,28 @@ impl TopicCheck<'_> {
         self.findings.add(finding.command(command));
     }
 
-    fn no_state(&mut self, name: &str, is_required: bool) {
+    fn no_state(&mut self, name: &str) {
         let (code, text) = ((SUBJECT, "state_topic_missing"), format!("there is no topic {name}"));
-        let finding = unusable_state(code, text, is_required);
+        let finding = unusable_state(code, text);
         self.findings.add(finding.command("walpost adopt --apply"));
     }
 
+    /// Whether the state topic has a position of the slot from which `run` would start.
+    fn position(&mut self, topic: &str, slot: &SlotAt) {
+        const NAME: Name = (SUBJECT, "state_position");
+        let found = match read_newest(self.kafka, topic, &slot.key) {
+            Ok(Newest::Record { state, .. }) => Ok(Some(StoredPosition { state, published: None })),
+            Ok(Newest::NoTopic | Newest::NoRecord) => Ok(None),
+            Err(failure) => Err(failure),
+        };
+        let place = format!("state topic {topic}");
+        let names = stored::Names { state: NAME, position: NAME, stream: NAME, store: None, place };
+        let text = format!("{topic} has the position of slot {}", slot.key.slot);
+        stored::check(&names, text, Some((slot, found)), self.findings);
+    }
+
     /// Whether walpost's user may write the state topic in transactions.
-    fn transactions(&mut self, delivery_id: &str, topic: &str, is_required: bool) {
+    fn transactions(&mut self, delivery_id: &str, topic: &str) {
         const NAME: (&str, &str) = (SUBJECT, "transactional_id");
         // Nobody else uses this id, so it fences nobody.
         match sink::begins_transactions(self.kafka, &format!("{delivery_id}-check"), topic) {
@@ -162,7 +174,7 @@ impl TopicCheck<'_> {
                     format!("--transactional-id {delivery_id}- --resource-pattern-type prefixed");
                 let code = (SUBJECT, "transactional_id_unauthorized");
                 let text = format!("walpost's user may not use transactional ids {delivery_id}-…");
-                let finding = unusable_state(code, text, is_required);
+                let finding = unusable_state(code, text);
                 self.findings.add(finding.command(grant(&pattern, self.kafka)));
             }
             Err(error) => {
@@ -220,7 +232,7 @@ impl TopicCheck<'_> {
                     .why("it keeps the last dead letter of a key alone, and the others are lost")
                     .command(self.set(name, "cleanup.policy", "delete")),
             ),
-            Purpose::State { .. } if policy != "compact" => self.findings.add(
+            Purpose::State if policy != "compact" => self.findings.add(
                 Finding::error(
                     (SUBJECT, "state_topic_not_compacted"),
                     format!("{name} deletes old records"),
@@ -231,7 +243,7 @@ impl TopicCheck<'_> {
                 )
                 .command(self.set(name, "cleanup.policy", "compact")),
             ),
-            Purpose::Events | Purpose::DeadLetters { .. } | Purpose::State { .. } => {}
+            Purpose::Events | Purpose::DeadLetters { .. } | Purpose::State => {}
         }
     }
 
@@ -286,7 +298,7 @@ impl TopicCheck<'_> {
         {
             let why = match purpose {
                 // A position takes a few hundred bytes.
-                Purpose::State { .. } => return,
+                Purpose::State => return,
                 Purpose::Events => "a record of a size in between is rejected, and is poison",
                 Purpose::DeadLetters { .. } => {
                     "a dead letter of a size in between is rejected, and halts `run`"
@@ -343,15 +355,11 @@ impl TopicCheck<'_> {
 }
 
 /// `run` cannot use the state topic.
-fn unusable_state(code: (&'static str, &'static str), text: String, is_required: bool) -> Finding {
-    if is_required {
-        Finding::error(code, text).why("`run` does not start without its state topic")
-    } else {
-        Finding::warning(code, text).why(
-            "without a state topic a slot that is created again or advanced while walpost is not \
-             running is not detected, and rows are skipped",
-        )
-    }
+fn unusable_state(code: Name, text: String) -> Finding {
+    Finding::error(code, text).why(
+        "`run` does not start without its state topic, or delivery.state_topic = \"off\": then a slot \
+         that is created again or advanced while walpost is not running is not noticed",
+    )
 }
 
 /// The command that permits walpost's user to write to the topics.

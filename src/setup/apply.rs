@@ -10,6 +10,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
 use super::managed_service::Hosting;
+use super::new_slot::former_rows;
 use super::sql::{InitPlan, Object, Part};
 use crate::outbox::TableName;
 use crate::source::{self, Limit, Silent, lift_limits, log_if_slow, said};
@@ -30,6 +31,8 @@ pub(crate) struct Step {
     pub created: bool,
     /// What is still to be done.
     pub note: Option<String>,
+    /// Of a slot that was created: a table with rows from before it.
+    pub former_rows: Option<TableName>,
 }
 
 impl std::fmt::Display for Step {
@@ -207,6 +210,10 @@ pub(crate) async fn apply(
     let (user, version) = limit.on(server_is_ready(client, plan, service)).await??;
     limit.on(slot_is_usable_or_missing(client, plan)).await??;
     for Part { object, sql } in plan.parts() {
+        let former = match object {
+            Object::Slot(_) => limit.on(former_rows(client, None, plan.tables())).await?.cloned(),
+            _ => None,
+        };
         let created = if limit.on(exists(client, &object)).await?? {
             false
         } else {
@@ -237,7 +244,7 @@ pub(crate) async fn apply(
             }
             _ => None,
         };
-        report(Step { object, created, note });
+        report(Step { object, created, note, former_rows: former.filter(|_| created) });
     }
     Ok(())
 }

@@ -2,12 +2,14 @@
 
 mod apply;
 mod managed_service;
+mod new_slot;
 mod partition_by;
 mod sql;
 mod state_topic;
 
 pub(crate) use apply::{InitError, Step, apply};
 pub(crate) use managed_service::Hosting;
+pub(crate) use new_slot::{SlotUse, former_rows};
 pub(crate) use partition_by::PartitionBy;
-pub(crate) use sql::{InitPlan, Stage};
+pub(crate) use sql::{InitPlan, Object, Stage};
 pub(crate) use state_topic::{AdoptError, Positions, Wanted};

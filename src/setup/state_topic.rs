@@ -228,7 +228,11 @@ impl Positions {
             ..state
         };
         self.store.adopt(&state);
-        self.written(&state).await
+        self.written(&state).await?;
+        // The server notices the end of a session late, and the next command may need the lock at once.
+        let unlocked =
+            self.control.client.batch_execute("SELECT pg_catalog.pg_advisory_unlock_all()").await;
+        unlocked.map_err(|error| SourceError::query("releasing the slot", &error).into())
     }
 
     /// What is to be written to skip the event at `position` no more.

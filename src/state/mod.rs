@@ -24,7 +24,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-#[cfg(any(feature = "nats", feature = "redis"))]
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
 
@@ -40,16 +39,14 @@ pub use self::record::{ChosenRows, Partial, State, StateKey, UnfinishedRows, Unr
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{read_redis_state, redis_state};
 
-/// The position in a store that knows the last published event.
-#[cfg(any(feature = "nats", feature = "redis"))]
+/// A position, with the last published event.
 #[derive(Debug)]
 pub(crate) struct StoredPosition {
     pub(crate) state: State,
-    /// The last published event.
+    /// The last published event, if the store knows it.
     pub(crate) published: Option<EventPosition>,
 }
 
-#[cfg(any(feature = "nats", feature = "redis"))]
 impl StoredPosition {
     /// The LSN that WAL must reach at least.
     pub(crate) fn needed(&self) -> Lsn {

@@ -154,7 +154,7 @@ impl Fixture {
         self.walpost(&["init", "--apply"]).await;
     }
 
-    /// Runs a command as the superuser; it must succeed.
+    /// Runs a command as the superuser, whoever it names; it must succeed.
     pub async fn walpost(&self, command: &[&str]) {
         let source =
             format!("postgres://postgres@127.0.0.1:{}/{}", self.postgres.port(), self.database);
@@ -164,7 +164,9 @@ impl Fixture {
         let is_twice = |words: &[String], at: usize| {
             words[at].starts_with("--") && words[at + 1..].contains(&words[at])
         };
-        while let Some(at) = (0..words.len()).find(|at| is_twice(&words, *at)) {
+        while let Some(at) =
+            (0..words.len()).find(|at| is_twice(&words, *at) || words[*at] == "--source")
+        {
             words.drain(at..at + 2);
         }
         let run = Walpost::builder(program()).arg(command[0]).args(["--source", &source]);
@@ -343,4 +345,10 @@ impl Report {
         let amiss: Vec<_> = self.0.iter().filter(amiss).collect();
         assert!(amiss.is_empty(), "{amiss:#?}");
     }
+}
+
+/// The fix is `walpost init --apply`, with the flags that `check` had.
+pub fn assert_init(fix: &Value) {
+    let fix = fix.as_str().expect("a fix");
+    assert!(fix.starts_with("walpost init --apply --source "), "{fix}");
 }

@@ -156,8 +156,7 @@ async fn missing_write_acl_is_reported() {
     guarded.kafka.create_topic("walpost.state", 1).await;
     fixture.option("--state-topic", "walpost.state");
     let report = fixture.check().await;
-    report.finding("warning", "topic_unauthorized");
-    report.has_no("transactional_id_unauthorized");
+    report.finding("error", "topic_unauthorized");
     fixture.option("--delivery", "exactly-once");
     let report = fixture.finding_is_fixed("error", "topic_unauthorized").await;
     report.finding("error", "transactional_id_unauthorized");

@@ -2,7 +2,7 @@
 
 use walpost_bed::{Major, Stop};
 
-use crate::fixture::{Fixture, Report, sound};
+use crate::fixture::{Fixture, Report, assert_init, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_publication_with_an_existing_slot_is_reported() {
@@ -123,7 +123,7 @@ async fn missing_or_unsuitable_table_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.option("--table", "public.events");
     let report = fixture.check().await;
-    assert_eq!(report.finding("error", "table_missing")["fix"], "walpost init --apply");
+    assert_init(&report.finding("error", "table_missing")["fix"]);
     fixture.execute("CREATE VIEW events AS SELECT * FROM outbox").await;
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option("--table", "public.outbox");
     fixture.finding_with_advice("error", "table_kind", &["--table"], follow).await;

@@ -3,7 +3,7 @@
 use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{Major, Postgres, eventually};
 
-use crate::fixture::{Fixture, sound};
+use crate::fixture::{Fixture, assert_init, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_slot_is_reported() {
@@ -18,7 +18,7 @@ async fn empty_database_passes_after_init() {
     let fixture = Fixture::empty().await;
     let report = fixture.check().await;
     for code in ["publication_missing", "table_missing", "slot_missing"] {
-        assert_eq!(report.finding("error", code)["fix"], "walpost init --apply");
+        assert_init(&report.finding("error", code)["fix"]);
     }
     fixture.finding_is_fixed("error", "slot_missing").await;
     fixture.check().await.is_clean();

@@ -57,8 +57,6 @@ async fn missing_or_short_lived_state_topic_is_reported() {
     let mut fixture = Fixture::new().await;
     let topic = format!("state.{}", fixture.database);
     fixture.option("--state-topic", &topic);
-    fixture.check().await.finding("warning", "state_topic_missing");
-    fixture.option("--delivery", "exactly-once");
     let report = fixture.finding_is_fixed("error", "state_topic_missing").await;
     report.finding("ok", "transactional_id");
     let administration = Kafka::shared().await.administration();

@@ -102,7 +102,7 @@ impl Service {
         assert_eq!((&*sql, &*toml), ("sql", "toml"));
         let config = tempfile::TempDir::new().unwrap();
         std::fs::write(config.path().join("walpost.toml"), text).unwrap();
-        let postgres = Postgres::start(Major::V15).await;
+        let postgres = Postgres::builder(Major::V15).own_identity().start().await;
         postgres.execute(&table).await;
         let brokers = Kafka::shared().await.bootstrap();
         let topic = format!("{name}-{}", std::process::id());
@@ -149,7 +149,7 @@ impl Service {
     }
 
     fn run(&self) -> Walpost {
-        let mut walpost = Walpost::builder(program()).arg("run");
+        let mut walpost = Walpost::builder(program()).arg("run").keeps_position();
         for (name, value) in self.environment() {
             walpost = walpost.env(name, value);
         }

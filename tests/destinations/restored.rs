@@ -87,7 +87,7 @@ pub async fn is_found_by_check(fixture: &SinkFixture, position: &str) {
     let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     postgres.execute(drop).await;
     fixture.insert(10, 5).await;
-    let (code, said) = fixture.ended("init", &["--apply"]).await;
+    let (code, said) = fixture.ended("init", &["--apply", "--no-state"]).await;
     assert_eq!(code, Some(0), "{said}");
     for _ in 0..5 {
         postgres.execute(BURN).await;

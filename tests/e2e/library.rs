@@ -24,6 +24,7 @@ async fn embedded_relay_delivers_until_shutdown() {
     let environment = Environment::new(
         [
             ("WALPOST_RECORD_TOPIC", &*topic),
+            ("WALPOST_DELIVERY_STATE_TOPIC", "off"),
             ("WALPOST_KAFKA_PROPERTIES", "allow.auto.create.topics=true"),
         ],
         directory.path(),

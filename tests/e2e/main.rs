@@ -21,6 +21,7 @@ mod feed_costs;
 mod feed_switching;
 #[cfg(feature = "crash-points")]
 mod first_batch;
+mod first_position;
 mod library;
 mod membership;
 mod messages;

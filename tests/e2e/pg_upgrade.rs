@@ -95,7 +95,7 @@ fn switch(fixture: &mut Fixture, server: Postgres) -> Postgres {
 async fn assert_not_adopted(fixture: &Fixture) {
     let before = fixture.records().await.len();
     let (code, said) = fixture.run_to_its_end(&[]).await;
-    assert_eq!(code, Some(3), "{said}");
+    assert_eq!(code, Some(78), "{said}");
     assert!(said.contains("has no position") && said.contains("system identifier"), "{said}");
     assert_eq!(fixture.records().await.len(), before);
 }

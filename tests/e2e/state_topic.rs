@@ -98,25 +98,19 @@ async fn position_of_another_delivery_id_does_not_count() {
     stop(walpost).await;
     let arguments = ["--state-topic", &topic, "--delivery-id", "clone"];
     let (code, said) = fixture.run_to_its_end(&arguments).await;
-    assert_eq!(code, Some(3), "{said}");
+    assert_eq!(code, Some(78), "{said}");
     assert!(said.contains("has no position") && said.contains("clone"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn missing_topic_is_a_warning_unless_required() {
+async fn it_does_not_start_without_the_topic() {
     let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
-    let topic = topic(&fixture).await;
-    let arguments = ["--state-topic", &topic];
-    let required = fixture.command("run").args(arguments);
-    let required = required.env("WALPOST_DELIVERY_STATE_REQUIRED", "true").start();
-    let (code, said) = ended(&required).await;
+    let (code, said) = fixture.run_to_its_end(&["--state-topic", &topic(&fixture).await]).await;
     assert_eq!(code, Some(78), "{said}");
-    assert!(said.contains("walpost adopt --apply"), "{said}");
-    let walpost = fixture.run_with(&arguments).await;
-    walpost.await_line("the state topic cannot be used", SHORT_TIMEOUT).await;
-    fixture.postgres.execute(&insert(50, 5)).await;
-    fixture.assert_exact(LONG_TIMEOUT).await;
-    stop(walpost).await;
+    assert!(
+        said.contains("walpost adopt --apply") && said.contains("delivery.state_topic ="),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -321,7 +321,6 @@ fn state_settings(commits: CommitLimits, layout: u8) -> StateSettings {
             ..ConfiguredLayout::default()
         },
         skips: false,
-        required: true,
         lossy_store: None,
         rows: None,
         commits,

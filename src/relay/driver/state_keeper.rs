@@ -60,8 +60,6 @@ pub struct StateSettings {
     pub layout: ConfiguredLayout,
     /// Whether a policy lets events be skipped.
     pub skips: bool,
-    /// Whether the relay ends if the topic is missing or may not be used.
-    pub required: bool,
     /// The name of the store, if it may lose writes that it has acknowledged.
     pub lossy_store: Option<&'static str>,
     /// The rows that are published instead of what the slot sends: the topic must have the same.

@@ -152,8 +152,6 @@ impl Fixture {
             .args(["--topic", &format!("{}{}", self.prefix, self.template)])
             // Rows name topics as they please, and brokers make them.
             .args(["-X", "allow.auto.create.topics=true"])
-            // Tests share brokers, and some have none: those of the position name a topic.
-            .env("WALPOST_DELIVERY_STATE_TOPIC", "off")
             .args(&self.options)
     }
 

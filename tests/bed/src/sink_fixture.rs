@@ -30,7 +30,7 @@ pub struct SinkFixture {
 }
 
 impl SinkFixture {
-    /// On this server, after `walpost init --apply`.
+    /// On this server, after `walpost init --apply` without a position.
     pub async fn over(
         postgres: Postgres,
         kind: &'static str,
@@ -40,7 +40,7 @@ impl SinkFixture {
         let inner = Fixture::bare(postgres, "none");
         let directory = TempDir::new().expect("a directory");
         let fixture = Self { inner, url, kind, variables, directory };
-        fixture.applied("init", SHORT_TIMEOUT).await;
+        fixture.applied("init", &["--no-state"], SHORT_TIMEOUT).await;
         fixture.inner.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
         fixture
     }
@@ -61,14 +61,15 @@ impl SinkFixture {
         let command = Walpost::builder(program())
             .arg(name)
             .args(["--source", &self.inner.source, "--sink", self.kind])
-            .args(config.into_iter().flatten());
+            .args(config.into_iter().flatten())
+            .keeps_position();
         let variables = self.variables.iter();
         variables.fold(command, |command, (name, value)| command.env(name, value))
     }
 
     /// Runs a command with `--apply`; returns what it prints.
-    async fn applied(&self, name: &str, deadline: Duration) -> Vec<String> {
-        let command = self.command(name).arg("--apply").start();
+    async fn applied(&self, name: &str, arguments: &[&str], deadline: Duration) -> Vec<String> {
+        let command = self.command(name).arg("--apply").args(arguments).start();
         let status = command.wait(deadline).await.expect("it ends");
         assert!(status.success(), "{name} failed: {:?}", command.stderr());
         command.stdout()
@@ -76,7 +77,7 @@ impl SinkFixture {
 
     /// Runs `walpost adopt --apply`; returns what it prints.
     pub async fn adopt(&self) -> Vec<String> {
-        self.applied("adopt", LONG_TIMEOUT).await
+        self.applied("adopt", &[], LONG_TIMEOUT).await
     }
 
     /// `walpost run`, streaming.

@@ -27,9 +27,18 @@ pub struct WalpostBuilder {
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     log_file: Option<PathBuf>,
+    keeps_position: bool,
 }
 
 impl WalpostBuilder {
+    /// With the position where walpost keeps it by default; otherwise there is no state topic, unless one
+    /// is named: tests share brokers, and some have none.
+    #[must_use]
+    pub fn keeps_position(mut self) -> Self {
+        self.keeps_position = true;
+        self
+    }
+
     #[must_use]
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push(argument.as_ref().to_owned());
@@ -83,6 +92,9 @@ impl WalpostBuilder {
         }
         // Many run at a time, and one address is for one of them.
         command.env("WALPOST_ADMIN_LISTEN", "off");
+        if !self.keeps_position {
+            command.env("WALPOST_DELIVERY_STATE_TOPIC", "off");
+        }
         if let Some(threshold) = std::env::var_os("BED_CATCH_UP_THRESHOLD") {
             command.env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", threshold);
         }
@@ -139,6 +151,7 @@ impl Walpost {
             arguments: Vec::new(),
             environment: Vec::new(),
             log_file: None,
+            keeps_position: false,
         }
     }
 

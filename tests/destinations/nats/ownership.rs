@@ -7,20 +7,32 @@ use walpost_bed::{Major, Nats, Postgres, eventually};
 use super::fixture::{NatsFixture, STREAM, SUBJECTS};
 use crate::promise::Promise;
 
-async fn refused(fixture: &NatsFixture, part: &str) -> String {
+async fn refused(fixture: &NatsFixture, code: i32, part: &str) -> String {
     let before = fixture.nats.last_sequence(STREAM).await;
-    let (code, said) = fixture.ended("run", &[]).await;
-    assert_eq!(code, Some(3), "{said}");
+    let (ended, said) = fixture.ended("run", &[]).await;
+    assert_eq!(ended, Some(code), "{said}");
     assert!(said.contains(part), "{said}");
     assert_eq!(fixture.nats.last_sequence(STREAM).await, before, "something was published");
     said
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn init_makes_the_stream_walposts() {
+    let fixture = NatsFixture::bare(Nats::start().await).await;
+    fixture.nats.add_stream(STREAM, SUBJECTS, &json!({})).await;
+    let (code, said) = fixture.ended("init", &["--apply"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    let walpost = fixture.run().await;
+    fixture.insert(10, 3).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_without_a_state_key_is_not_published_to() {
     let fixture = NatsFixture::bare(Nats::start().await).await;
     fixture.nats.add_stream(STREAM, SUBJECTS, &json!({})).await;
-    let said = refused(&fixture, "walpost adopt --apply").await;
+    let said = refused(&fixture, 78, "walpost adopt --apply").await;
     assert!(said.contains("walpost_orders"), "{said}");
     let printed = fixture.adopt().await.join("\n");
     assert!(printed.contains("walpost_orders"), "{printed}");
@@ -42,7 +54,7 @@ async fn messages_of_another_publisher_stop_delivery_until_an_operator_adopts_th
     assert!(line.contains("message 11"), "{line}");
     assert_eq!(fixture.nats.last_sequence(STREAM).await, 11, "nothing is published behind it");
     walpost.kill9().await;
-    refused(&fixture, "messages of another publisher").await;
+    refused(&fixture, 3, "messages of another publisher").await;
     fixture.adopt().await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
@@ -67,7 +79,7 @@ async fn deleted_stream_stops_delivery_until_an_operator_adopts_the_new_one() {
     walpost.await_line("stream orders does not exist", LONG_TIMEOUT).await;
     walpost.kill9().await;
     fixture.nats.add_stream(STREAM, SUBJECTS, &json!({})).await;
-    refused(&fixture, "was deleted, replaced or restored").await;
+    refused(&fixture, 3, "was deleted, replaced or restored").await;
     fixture.adopt().await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;

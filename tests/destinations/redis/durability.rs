@@ -24,7 +24,7 @@ async fn data_lost_with_the_state_key_is_not_started_from() {
     fixture.redis.kill9().await;
     fixture.redis.start_again().await;
     let (code, said) = fixture.ended("run", &[]).await;
-    assert_eq!(code, Some(3), "{said}");
+    assert_eq!(code, Some(78), "{said}");
     assert!(said.contains("has no position for replication slot"), "{said}");
 }
 

@@ -6,10 +6,10 @@ use walpost_bed::{Major, Postgres, Redis, Walpost, eventually};
 use super::fixture::{RedisFixture, STREAM};
 use crate::promise::Promise;
 
-async fn refused(fixture: &RedisFixture, part: &str) -> String {
+async fn refused(fixture: &RedisFixture, code: i32, part: &str) -> String {
     let before = fixture.redis.length(STREAM).await;
-    let (code, said) = fixture.ended("run", &[]).await;
-    assert_eq!(code, Some(3), "{said}");
+    let (ended, said) = fixture.ended("run", &[]).await;
+    assert_eq!(ended, Some(code), "{said}");
     assert!(said.contains(part), "{said}");
     assert_eq!(fixture.redis.length(STREAM).await, before, "something was added");
     said
@@ -25,10 +25,21 @@ async fn halted(walpost: &Walpost, part: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_without_a_state_key_is_not_written_to() {
     let fixture = RedisFixture::bare(Redis::start().await).await;
-    let said = refused(&fixture, "walpost adopt --apply").await;
+    let said = refused(&fixture, 78, "walpost adopt --apply").await;
     assert!(said.contains("state key walpost:{orders}"), "{said}");
     let printed = fixture.adopt().await.join("\n");
     assert!(printed.contains("walpost:{orders}"), "{printed}");
+    let walpost = fixture.run().await;
+    fixture.insert(10, 3).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn init_makes_the_stream_walposts() {
+    let fixture = RedisFixture::bare(Redis::start().await).await;
+    let (code, said) = fixture.ended("init", &["--apply"]).await;
+    assert_eq!(code, Some(0), "{said}");
     let walpost = fixture.run().await;
     fixture.insert(10, 3).await;
     fixture.assert_exact().await;
@@ -46,7 +57,7 @@ async fn entries_of_another_writer_stop_delivery_until_an_operator_adopts_them()
     fixture.insert(10, 3).await;
     halted(&walpost, "another writer").await;
     assert_eq!(fixture.redis.entries(STREAM).await.len(), 11, "nothing is added behind it");
-    refused(&fixture, "another writer").await;
+    refused(&fixture, 3, "another writer").await;
     fixture.adopt().await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
@@ -66,7 +77,7 @@ async fn deleted_stream_stops_delivery_until_an_operator_adopts_it() {
     let _: u32 = fixture.redis.command(&format!("DEL {STREAM}")).await;
     fixture.insert(5, 3).await;
     halted(&walpost, "does not exist any more").await;
-    refused(&fixture, "does not exist any more").await;
+    refused(&fixture, 3, "does not exist any more").await;
     fixture.adopt().await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
@@ -89,7 +100,7 @@ async fn stream_deleted_and_made_again_stops_delivery() {
         let _: redis::Value = fixture.redis.command(&make).await;
         fixture.insert(5, 3).await;
         halted(&walpost, "made again").await;
-        refused(&fixture, "made again").await;
+        refused(&fixture, 3, "made again").await;
         let before = fixture.redis.length(STREAM).await;
         fixture.adopt().await;
         let walpost = fixture.run().await;

@@ -179,7 +179,7 @@ async fn state_topic_deleted(report: CaseReport) {
     // An empty one is no position either.
     kafka.create_topic(&scene.state_topic, 1).await;
     let again = scene.command().start();
-    let said = report.ends(&again, 3).await;
+    let said = report.ends(&again, 78).await;
     assert!(said.contains("has no position"), "{said}");
     scene.fixture.adopt(&scene.state_topic).await;
     let walpost = scene.run().await;

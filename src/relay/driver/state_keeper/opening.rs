@@ -23,8 +23,8 @@ struct Found {
 /// What reading the topic has come to.
 enum Read {
     Done(Box<Found>),
-    /// The session does not begin; `None`: without the topic.
-    Ended(Option<StateOpened>),
+    /// The session does not begin.
+    Ended(StateOpened),
 }
 
 impl<P: Source, S: Sink> Relay<P, S> {
@@ -47,28 +47,20 @@ impl<P: Source, S: Sink> Relay<P, S> {
             return Ok(StateOpened::Ready);
         }
         keeper.close();
-        let opened = self.open_keeper(&mut keeper, session, after_another).await;
-        match opened {
-            Ok(Some(opened)) => {
-                if !matches!(opened, StateOpened::Ready) {
-                    keeper.close();
-                }
-                self.state = Some(keeper);
-                Ok(opened)
-            }
-            // The topic is not to be used.
-            Ok(None) => Ok(StateOpened::Ready),
-            Err(error) => Err(error),
+        let opened = self.open_keeper(&mut keeper, session, after_another).await?;
+        if !matches!(opened, StateOpened::Ready) {
+            keeper.close();
         }
+        self.state = Some(keeper);
+        Ok(opened)
     }
 
-    /// `None`: without the state topic.
     async fn open_keeper(
         &mut self,
         keeper: &mut StateKeeper,
         session: &mut P::Feed,
         after_another: bool,
-    ) -> Result<Option<StateOpened>, RelayError> {
+    ) -> Result<StateOpened, RelayError> {
         let key = StateKey {
             delivery_id: keeper.settings.delivery_id.clone(),
             system_identifier: session.identity().system_identifier.clone(),
@@ -83,12 +75,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let Found { state, cluster, published } = found;
         let slot = self.source.slot().to_owned();
         let Some(mut state) = state else {
-            return Ok(Some(StateOpened::Failed(SourceError::Slot(SlotError::NoState {
-                slot,
-                place: keeper.settings.place.clone(),
-                system_identifier: session.identity().system_identifier.clone(),
-                delivery_id: keeper.settings.delivery_id.clone(),
-            }))));
+            let is_first = self.session.last.is_none();
+            let system = &session.identity().system_identifier;
+            return Ok(StateOpened::Failed(keeper.settings.no_state(slot, system, is_first)));
         };
         // Later on the session itself compares with what this process has received; but in
         // exactly-once mode the position of another one may be confirmed too.
@@ -115,13 +104,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
             Decision::Wait(needed) => {
                 keeper.not_reached = Some(needed);
                 let why = keeper.settings.not_reached(needed, facts.is_standby);
-                return Ok(Some(StateOpened::Lost(SourceError::Lost(why))));
+                return Ok(StateOpened::Lost(SourceError::Lost(why)));
             }
             Decision::Refuse(refusal) => {
                 let settings = &keeper.settings;
                 let at = (settings.place.clone(), settings.lossy_store);
                 let error = refusal.into_error(at, slot, &state, &facts);
-                return Ok(Some(StateOpened::Failed(SourceError::Slot(error))));
+                return Ok(StateOpened::Failed(SourceError::Slot(error)));
             }
             Decision::Continue(reason) => {
                 tracing::debug!(?reason, "nothing is to be compared with the position");
@@ -133,7 +122,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.core.skip(state.skipped.iter().copied());
         if self.core.is_exactly_once() && !self.core.resume_from(state.checkpoint()) {
             let why = "it begins behind events that were not published";
-            return Ok(Some(StateOpened::Lost(SourceError::Lost(why.to_owned()))));
+            return Ok(StateOpened::Lost(SourceError::Lost(why.to_owned())));
         }
         self.log_agreement(&keeper.settings, acked);
         let is_same_layout = state.layout.as_ref().is_some_and(|known| known.is_same(&layout));
@@ -166,9 +155,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         // What is published from here on has ordinals of this layout, and is of this timeline.
         let is_written = is_same_layout && (is_same_timeline || !keeper.is_compared);
         if !is_written && keeper.settings.lossy_store.is_some() {
-            return Ok(Some(self.write_layout(keeper, session).await?));
+            return self.write_layout(keeper, session).await;
         }
-        Ok(Some(StateOpened::Ready))
+        Ok(StateOpened::Ready)
     }
 
     fn log_agreement(&self, settings: &StateSettings, acked: Lsn) {
@@ -239,8 +228,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     }
                 };
                 match self.settle_during(waited).await? {
-                    None => return Ok(Read::Ended(Some(StateOpened::Stopped))),
-                    Some(Err(error)) => return Ok(Read::Ended(Some(StateOpened::Lost(error)))),
+                    None => return Ok(Read::Ended(StateOpened::Stopped)),
+                    Some(Err(error)) => return Ok(Read::Ended(StateOpened::Lost(error))),
                     Some(Ok(())) => {}
                 }
                 if let Some(event) = keeper.take_event() {
@@ -257,7 +246,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 StateEvent::Missing | StateEvent::Failed(StateFailure::Unauthorized(_))
                     if self.session.last.is_none() =>
                 {
-                    return Ok(Read::Ended(unusable(&keeper.settings, &event)));
+                    let error = unusable(&keeper.settings, &event);
+                    return Ok(Read::Ended(StateOpened::Failed(error)));
                 }
                 StateEvent::Failed(StateFailure::Unauthenticated(reason)) if self.is_starting() => {
                     let peer = self.sink.peer();
@@ -265,10 +255,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
                 StateEvent::Failed(StateFailure::Diverged(reason)) => {
                     let error = SourceError::Slot(SlotError::Destination(reason));
-                    return Ok(Read::Ended(Some(StateOpened::Failed(error))));
+                    return Ok(Read::Ended(StateOpened::Failed(error)));
                 }
                 StateEvent::Failed(StateFailure::Unreadable(reason)) => {
-                    return Ok(Read::Ended(Some(StateOpened::Failed(SourceError::Setup(reason)))));
+                    return Ok(Read::Ended(StateOpened::Failed(SourceError::Setup(reason))));
                 }
                 other => keeper.apply(other, &mut self.core)?,
             }
@@ -281,8 +271,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     }
                 };
                 match self.settle_during(waited).await? {
-                    None => return Ok(Read::Ended(Some(StateOpened::Stopped))),
-                    Some(Err(error)) => return Ok(Read::Ended(Some(StateOpened::Lost(error)))),
+                    None => return Ok(Read::Ended(StateOpened::Stopped)),
+                    Some(Err(error)) => return Ok(Read::Ended(StateOpened::Lost(error))),
                     Some(Ok(())) => {}
                 }
             }
@@ -325,27 +315,34 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 }
 
-/// Without the state topic: an error if it is required.
-fn unusable(settings: &StateSettings, event: &StateEvent) -> Option<StateOpened> {
-    let topic = &settings.topic;
+/// The error of a set-up without a usable state topic.
+fn unusable(settings: &StateSettings, event: &StateEvent) -> SourceError {
     let reason = match event {
         StateEvent::Failed(failure) => failure.to_string(),
-        _ => "it does not exist: `walpost adopt --apply` creates it".to_owned(),
+        _ => "it does not exist".to_owned(),
     };
-    if settings.required {
-        let reason = format!("{} cannot be used: {reason}", settings.place);
-        return Some(StateOpened::Failed(SourceError::Setup(reason)));
-    }
-    tracing::warn!(
-        topic,
-        reason,
-        "the state topic cannot be used: a slot that is created again or advanced while walpost is \
-         not running will not be detected"
-    );
-    None
+    let without = "; with delivery.state_topic = \"off\" walpost runs without, and does not notice rows that \
+                   a slot skips which is created again or advanced meanwhile";
+    let without = if settings.lossy_store.is_some() { "" } else { without };
+    SourceError::Setup(format!(
+        "{} cannot be used: {reason}. `walpost adopt --apply` creates it and writes the slot's \
+         position{without}",
+        settings.place
+    ))
 }
 
 impl StateSettings {
+    /// The error without a position: before the first session one of the set-up.
+    fn no_state(&self, slot: String, system_identifier: &str, is_first: bool) -> SourceError {
+        let error = SlotError::NoState {
+            slot,
+            place: self.place.clone(),
+            system_identifier: system_identifier.to_owned(),
+            delivery_id: self.delivery_id.clone(),
+        };
+        if is_first { SourceError::Setup(error.to_string()) } else { SourceError::Slot(error) }
+    }
+
     /// Why another session is needed.
     fn not_reached(&self, needed: Lsn, is_standby: bool) -> String {
         let place = &self.place;

@@ -60,13 +60,10 @@ impl Services {
         };
         postgres.execute(SCHEMA).await;
         terminal.say("created the shop's tables: orders, order_items");
-        let setup = if brokers.have_position() { &["init", "adopt"][..] } else { &["init"] };
-        for name in setup {
-            terminal.say(&format!("walpost {name} --apply:"));
-            let command = Walpost::builder(&program).args([name, "--apply"]);
-            let command = brokers.arguments(command.args(["--source", &postgres.url()]));
-            applied(name, &command.try_start()?, terminal).await?;
-        }
+        terminal.say("walpost init --apply:");
+        let command = Walpost::builder(&program).args(["init", "--apply"]);
+        let command = brokers.arguments(command.args(["--source", &postgres.url()]));
+        applied("init", &command.try_start()?, terminal).await?;
         let consumer = match &brokers {
             Brokers::Other(destination) => Consumer::of(destination).await,
             _ => Consumer::start(&brokers.address(), TOPIC),
@@ -148,7 +145,7 @@ impl Brokers {
         }
     }
 
-    /// Whether walpost's position is kept there, without which it does not start.
+    /// Whether walpost's position is kept beside the events.
     fn have_position(&self) -> bool {
         matches!(self, Self::Other(destination) if destination.has_position())
     }
@@ -161,9 +158,12 @@ impl Brokers {
                 let variables = destination.variables().iter();
                 let command =
                     variables.fold(command, |command, (name, value)| command.env(name, value));
-                command.env(url_variable(destination.kind()), self.address())
+                command.env(url_variable(destination.kind()), self.address()).keeps_position()
             }
-            _ => command.args(["--bootstrap-servers", &self.address()]),
+            Self::Real(_) => {
+                command.args(["--bootstrap-servers", &self.address()]).keeps_position()
+            }
+            Self::Mock(_) => command.args(["--bootstrap-servers", &self.address()]),
         }
     }
 }

@@ -1,0 +1,60 @@
+//! Whether nothing speaks against the position of a slot that `init` has found or made.
+
+use tokio_postgres::{Client, Error};
+
+use crate::outbox::TableName;
+
+/// A slot that `init` has found or made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlotUse {
+    /// `init` has made it just now.
+    Created,
+    /// It was there, and has sent no transaction.
+    Unused,
+    /// It has sent transactions, and nothing tells what became of them.
+    Sent,
+    /// A client uses it.
+    InUse,
+}
+
+impl SlotUse {
+    /// What became of the slot since it was made. The statistics do not tell after a crash
+    /// (<https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-REPLICATION-SLOTS-VIEW>).
+    pub(crate) async fn of(client: &Client, slot: &str) -> Result<Self, Error> {
+        let sql = "SELECT s.active, COALESCE(t.total_txns, 0) > 0
+                     FROM pg_catalog.pg_replication_slots s
+                     LEFT JOIN pg_catalog.pg_stat_replication_slots t ON t.slot_name = s.slot_name
+                    WHERE s.slot_name = $1";
+        let row = client.query_one(sql, &[&slot]).await?;
+        Ok(match (row.try_get(0)?, row.try_get(1)?) {
+            (true, _) => Self::InUse,
+            (false, true) => Self::Sent,
+            (false, false) => Self::Unused,
+        })
+    }
+}
+
+/// The first of the tables that may have rows from before the slot, which it does not send; `None` as the
+/// slot: before one that is made now. A table that may not be read may have some.
+pub(crate) async fn former_rows<'a>(
+    client: &Client,
+    slot: Option<&str>,
+    tables: &'a [TableName],
+) -> Option<&'a TableName> {
+    for table in tables {
+        // A slot that is made beside others keeps their catalog_xmin, which is older.
+        let sql = format!(
+            "SELECT EXISTS (SELECT FROM {table} t WHERE $1::pg_catalog.text IS NULL OR EXISTS (
+                 SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1
+                    AND (pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) pg_catalog.age(s.catalog_xmin)
+                      OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots o
+                          WHERE o.slot_name <> s.slot_name
+                            AND o.catalog_xmin OPERATOR(pg_catalog.=) s.catalog_xmin))))"
+        );
+        let has_rows = client.query_one(&sql, &[&slot]).await.and_then(|row| row.try_get(0));
+        if has_rows.unwrap_or(true) {
+            return Some(table);
+        }
+    }
+    None
+}
