@@ -26,8 +26,9 @@ impl Refusing for NatsFixture {
             Missing::Right => (taken, SUBJECTS),
             Missing::Subject => ("outbox.>", &[taken][..]),
         };
-        self.nats.reload(&users(rights));
+        // Before the reload, during which the server refuses connections.
         self.nats.edit_stream(STREAM, subjects, &json!({})).await;
+        self.nats.reload(&users(rights));
     }
 }
 
