@@ -23,7 +23,7 @@ pub(crate) use endpoint::endpoint;
 pub(crate) use exposure::exposed_hosts;
 #[cfg(any(feature = "nats", feature = "redis"))]
 use other_sinks::stored_beside;
-pub(crate) use position::{place_of_position, state_store};
+pub(crate) use position::{place_of_position, state_store, state_topic};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -175,7 +175,7 @@ fn state_settings(
     StateSettings {
         delivery_id: config.delivery.id.clone(),
         topic: topic.to_owned(),
-        place: position::state_topic(topic),
+        place: state_topic(topic),
         layout: layout(config),
         skips: config.poison.include(Policy::Skip),
         lossy_store: None,

@@ -28,21 +28,20 @@ pub(crate) fn state_store(
 ) -> Option<(Box<dyn StateStore>, String)> {
     match config.sink {
         #[cfg(feature = "nats")]
-        SinkKind::Nats => return Some(nats::state_store(config)),
+        SinkKind::Nats => Some(nats::state_store(config)),
         #[cfg(feature = "redis")]
-        SinkKind::Redis => return Some(redis::state_store(config)),
-        _ => {}
+        SinkKind::Redis => Some(redis::state_store(config)),
+        SinkKind::Kafka => {
+            let topic = config.delivery.state_topic.as_ref()?;
+            let properties = kafka.clone();
+            let source = KafkaSource::new(move || Ok(properties.clone()));
+            Some((Box::new(kafka_state(source, topic)), state_topic(topic)))
+        }
+        _ => None,
     }
-    if config.sink != SinkKind::Kafka {
-        return None;
-    }
-    let topic = config.delivery.state_topic.as_ref()?;
-    let properties = kafka.clone();
-    let source = KafkaSource::new(move || Ok(properties.clone()));
-    Some((Box::new(kafka_state(source, topic)), state_topic(topic)))
 }
 
 /// What a state topic is called in messages.
-pub(super) fn state_topic(topic: &str) -> String {
+pub(crate) fn state_topic(topic: &str) -> String {
     format!("state topic {topic}")
 }

@@ -154,7 +154,7 @@ impl TopicCheck<'_> {
             Ok(Newest::NoTopic | Newest::NoRecord) => Ok(None),
             Err(failure) => Err(failure),
         };
-        let place = format!("state topic {topic}");
+        let place = assembly::state_topic(topic);
         let names = stored::Names { state: NAME, position: NAME, stream: NAME, store: None, place };
         let text = format!("{topic} has the position of slot {}", slot.key.slot);
         stored::check(&names, text, Some((slot, found)), self.findings);

@@ -7,13 +7,13 @@ use crate::outbox::TableName;
 /// A slot that `init` has found or made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotUse {
-    /// `init` has made it just now.
+    /// A slot that `init` has made just now.
     Created,
-    /// It was there, and has sent no transaction.
+    /// A slot that was there, and has sent no transaction.
     Unused,
-    /// It has sent transactions, and nothing tells what became of them.
+    /// A slot that has sent transactions, of which it is not known whether they are published.
     Sent,
-    /// A client uses it.
+    /// A slot that a client uses.
     InUse,
 }
 
