@@ -258,6 +258,7 @@ fn exit_code(error: &InitError) -> Exit {
     match error {
         InitError::LostSlot(_) | InitError::SlotBeforePublication { .. } => Exit::Slot,
         InitError::WalLevel { .. }
+        | InitError::Plugin(_)
         | InitError::NoFailover(_)
         | InitError::SlotWithoutFailover(_)
         | InitError::Standby

@@ -6,7 +6,7 @@ use super::connection::APPLICATION_NAME;
 use super::findings::{Finding, Findings};
 use crate::config::Config;
 use crate::setup::Hosting;
-use crate::source::{APPLICATION_NAME as RUN, Facts, SourceConfig};
+use crate::source::{ADD_PLUGIN, APPLICATION_NAME as RUN, Facts, Lack, SourceConfig};
 
 /// One row; settings in their own units.
 const SETTINGS: &str = "
@@ -68,7 +68,7 @@ pub(crate) async fn check(
 ) {
     let waits = source.wait_until_visible;
     check_version(facts, waits, findings);
-    check_wal_level(facts, service, findings);
+    check_decoding(facts, service, findings);
     let settings = Settings::read(client).await;
     let Some(settings) = findings.answer(("server", "settings"), settings) else {
         return;
@@ -140,16 +140,24 @@ fn check_version(facts: &Facts, waits: bool, findings: &mut Findings) {
     });
 }
 
-fn check_wal_level(facts: &Facts, service: Hosting, findings: &mut Findings) {
+fn check_decoding(facts: &Facts, service: Hosting, findings: &mut Findings) {
     let name = ("wal_level", "wal_level");
-    if facts.require_wal_level().is_ok() {
-        return findings.add(Finding::ok(name, "logical"));
-    }
-    let finding = Finding::error(name, format!("it is {}", facts.wal_level))
-        .why("logical decoding needs wal_level = logical");
-    findings.add(match service.logical_decoding() {
-        Some(advice) => finding.advice(advice),
-        None => finding.sql_or_advice(service.set_and_restart("wal_level", "logical")),
+    findings.add(match facts.decoding.lack() {
+        None => Finding::ok(name, facts.decoding.wal_level.as_str()),
+        Some(Lack::Plugin(plugins)) => {
+            let name = ("output_plugin_libraries", "output_plugin_libraries");
+            Finding::error(name, format!("it is \"{plugins}\""))
+                .why("PostgreSQL does not load pgoutput for a replication slot")
+                .advice(ADD_PLUGIN)
+        }
+        Some(Lack::WalLevel(level)) => {
+            let finding = Finding::error(name, format!("it is {level}"))
+                .why("logical decoding needs wal_level = logical");
+            match service.logical_decoding() {
+                Some(advice) => finding.advice(advice),
+                None => finding.sql_or_advice(service.set_and_restart("wal_level", "logical")),
+            }
+        }
     });
 }
 

@@ -13,7 +13,10 @@ use super::managed_service::Hosting;
 use super::new_slot::former_rows;
 use super::sql::{InitPlan, Object, Part};
 use crate::outbox::TableName;
-use crate::source::{self, Limit, Silent, lift_limits, log_if_slow, said};
+use crate::source::{
+    self, ADD_PLUGIN, DECODING_COLUMNS, Lack, Limit, LogicalDecoding, Silent, lift_limits,
+    log_if_slow, said,
+};
 
 /// How long a statement may wait for locks.
 const LOCK_LIMIT: Duration = Duration::from_secs(300);
@@ -68,6 +71,9 @@ pub(crate) enum InitError {
         /// The remedy, for this server or managed service.
         fix: String,
     },
+    /// The server does not load the output plugin.
+    #[error("output_plugin_libraries is \"{0}\", and the slot needs pgoutput: {ADD_PLUGIN}")]
+    Plugin(String),
     /// The server does not support failover slots.
     #[error(
         "--failover needs PostgreSQL 17 or later, and this is {0}: leave it out; after a failover \
@@ -263,7 +269,7 @@ fn awaited(object: &Object) -> String {
     match object {
         Object::Slot(_) => format!(
             "{object} waits for the end of all transactions that were open when it was requested \
-             (pg_stat_activity.xact_start)"
+             (pg_stat_activity.xact_start); from PostgreSQL 19 on also until effective_wal_level is logical"
         ),
         _ => format!(
             "{object} is not created yet: as a rule it waits for a lock \
@@ -386,24 +392,32 @@ async fn server_is_ready(
 ) -> Result<(String, i32), InitError> {
     let row = client
         .query_one(
-            "SELECT pg_catalog.current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), \
-             current_user::pg_catalog.text, \
-             pg_catalog.current_setting('server_version_num')::pg_catalog.int4",
+            &format!(
+                "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
+                 pg_catalog.current_setting('server_version_num')::pg_catalog.int4, {DECODING_COLUMNS}"
+            ),
             &[],
         )
         .await
-        .and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)));
-    let (level, in_recovery, user, version): (String, bool, String, i32) =
+        .and_then(|row| {
+            let decoding = LogicalDecoding::from_row(&row, 3)?;
+            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, decoding))
+        });
+    let (in_recovery, user, version, decoding): (bool, String, i32, LogicalDecoding) =
         row.map_err(database("asking for the server's settings"))?;
     if in_recovery {
         return Err(InitError::Standby);
     }
-    if level != "logical" {
-        let fix = service.logical_decoding().map_or_else(
-            || "run ALTER SYSTEM SET wal_level = 'logical'; and restart PostgreSQL".to_owned(),
-            str::to_owned,
-        );
-        return Err(InitError::WalLevel { level, fix });
+    match decoding.lack() {
+        None => {}
+        Some(Lack::WalLevel(level)) => {
+            let fix = service.logical_decoding().map_or_else(
+                || "run ALTER SYSTEM SET wal_level = 'logical'; and restart PostgreSQL".to_owned(),
+                str::to_owned,
+            );
+            return Err(InitError::WalLevel { level: level.to_owned(), fix });
+        }
+        Some(Lack::Plugin(plugins)) => return Err(InitError::Plugin(plugins.to_owned())),
     }
     if plan.failover() && version < 170_000 {
         return Err(InitError::NoFailover(version / 10_000));

@@ -10,6 +10,7 @@ use super::advisory_lock::LockClass;
 use super::config::APPLICATION_NAME;
 use super::error::HolderKind;
 use super::halt_notice;
+use super::logical_decoding::{self, ADD_PLUGIN, Lack, LogicalDecoding};
 use super::membership::{membership, sends};
 use super::slot_error::SlotError;
 use super::types;
@@ -27,8 +28,8 @@ pub struct Facts {
     pub database: String,
     /// Its oid.
     pub database_oid: u32,
-    /// `wal_level`.
-    pub wal_level: String,
+    /// Whether it decodes logically.
+    pub decoding: LogicalDecoding,
     /// `wal_sender_timeout` in milliseconds; 0 means no timeout.
     pub wal_sender_timeout_ms: i64,
     /// Whether the server is a standby.
@@ -94,7 +95,8 @@ const LEAST_VERSION: i32 = 140_000;
 const FACTS: &str = "
     SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4,
            pg_catalog.current_database()::pg_catalog.text,
-           pg_catalog.current_setting('wal_level'),
+           (SELECT d.oid FROM pg_catalog.pg_database d
+             WHERE d.datname = pg_catalog.current_database()),
            (SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
            (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                  ELSE pg_catalog.pg_current_wal_flush_lsn() END)::pg_catalog.text,
@@ -120,15 +122,15 @@ const FACTS: &str = "
            -- A transaction that is open is as old as what the slot has to decode first.
            coalesce(pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid)
                     >= pg_catalog.age(s.catalog_xmin), false),
-           (SELECT d.oid FROM pg_catalog.pg_database d
-             WHERE d.datname = pg_catalog.current_database())
+           {decoding}
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
 impl Facts {
     /// Reads them over an SQL connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
-        let query = FACTS.replace("{lock}", &LockClass::Halt.condition("$1"));
+        let query = FACTS.replace("{decoding}", logical_decoding::COLUMNS);
+        let query = query.replace("{lock}", &LockClass::Halt.condition("$1"));
         let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
             (&slot, Type::TEXT),
             (&APPLICATION_NAME, Type::TEXT),
@@ -166,8 +168,8 @@ impl Facts {
         Ok(Self {
             version: row.try_get(0)?,
             database: row.try_get(1)?,
-            database_oid: row.try_get(21)?,
-            wal_level: row.try_get(2)?,
+            database_oid: row.try_get(2)?,
+            decoding: LogicalDecoding::from_row(row, 21)?,
             wal_sender_timeout_ms: row.try_get::<_, Option<i64>>(3)?.unwrap_or(60_000),
             in_recovery: row.try_get(13)?,
             flushed: lsn(row.try_get(4)?).unwrap_or_default(),
@@ -188,15 +190,17 @@ impl Facts {
     }
 
     /// Requires that the server can decode logically.
-    pub fn require_wal_level(&self) -> Result<(), SourceError> {
-        if self.wal_level == "logical" {
-            return Ok(());
+    pub fn require_decoding(&self) -> Result<(), SourceError> {
+        match self.decoding.lack() {
+            None => Ok(()),
+            Some(Lack::WalLevel(level)) => Err(SourceError::Setup(format!(
+                "wal_level is {level}, logical decoding needs logical: ALTER SYSTEM SET wal_level = \
+                 logical, then restart the server"
+            ))),
+            Some(Lack::Plugin(plugins)) => Err(SourceError::Setup(format!(
+                "output_plugin_libraries is \"{plugins}\", without pgoutput: {ADD_PLUGIN}"
+            ))),
         }
-        Err(SourceError::Setup(format!(
-            "wal_level is {}, logical decoding needs logical: ALTER SYSTEM SET wal_level = logical, \
-             then restart the server",
-            self.wal_level
-        )))
     }
 
     /// Returns the slot's `confirmed_flush_lsn`; fails if walpost cannot use the slot on this

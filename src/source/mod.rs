@@ -33,6 +33,7 @@ mod feed_select;
 mod halt_notice;
 mod history;
 mod locked_table;
+mod logical_decoding;
 mod membership;
 mod message_text;
 mod open;
@@ -87,6 +88,8 @@ pub use history::{
     Verdict,
 };
 pub(crate) use locked_table::TableShape;
+pub use logical_decoding::LogicalDecoding;
+pub(crate) use logical_decoding::{ADD_PLUGIN, COLUMNS as DECODING_COLUMNS, Lack};
 pub(crate) use membership::{membership, row_filter};
 pub(crate) use message_text::MessageText;
 pub use open_state::OpenState;

@@ -94,7 +94,7 @@ pub(super) async fn check_catalogs(
     check: CatalogCheck,
     identity: &ServerIdentity,
 ) -> Result<Found, SourceError> {
-    facts.require_wal_level()?;
+    facts.require_decoding()?;
     let before = match resume {
         Resume::At { fingerprint, .. }
         | Resume::AtSlot { waited: Some(Waited { fingerprint, .. }) } => Some(fingerprint),

@@ -6,7 +6,7 @@ use super::*;
 use crate::property;
 use crate::source::catalog::Slot;
 use crate::source::config::{CatchUp, ConnInfoSource};
-use crate::source::{HolderKind, OpenState};
+use crate::source::{HolderKind, LogicalDecoding, OpenState};
 
 fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
     let slot = Slot {
@@ -29,7 +29,7 @@ fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
         version: 150_000,
         database_oid: 5,
         database: "shop".into(),
-        wal_level: "logical".into(),
+        decoding: LogicalDecoding { wal_level: "logical".into(), rises: false, plugins: None },
         wal_sender_timeout_ms: 60_000,
         in_recovery: false,
         flushed: Lsn::new(1 << 40),
