@@ -9,7 +9,9 @@ use crate::assembly;
 use crate::config::Config;
 use crate::record::Policy;
 use crate::record::Profile;
-use crate::sink::{self, Brokers, KafkaConfig, MetadataClient, TopicState, message_max_bytes};
+use crate::sink::{
+    self, Brokers, KafkaConfig, MetadataClient, TopicAt, TopicState, message_max_bytes,
+};
 use crate::state::{Newest, StoredPosition, read_newest};
 
 const SUBJECT: &str = "topic";
@@ -116,12 +118,9 @@ impl TopicCheck<'_> {
 
     fn missing(&mut self, name: &str) {
         let text = format!("there is no topic {name}");
-        let servers = &self.kafka.bootstrap_servers;
+        let create = TopicAt { topic: name, servers: &self.kafka.bootstrap_servers }.create();
         let replicas = self.brokers.ids.len().min(3);
-        let command = format!(
-            "kafka-topics.sh --bootstrap-server {servers} --create --topic {name} --partitions 6 \
-             --replication-factor {replicas}"
-        );
+        let command = format!("{create} --partitions 6 --replication-factor {replicas}");
         let finding = match self.makes_topics {
             Some(false) => Finding::error((SUBJECT, "topic_missing"), text).why(
                 "it is not created automatically (that needs auto.create.topics.enable on the \

@@ -319,9 +319,14 @@ impl EventLog {
         self.repeated
     }
 
-    /// Logs that everything from `from` on is produced again for this reason: once, because an
-    /// outage of hours causes a replay every few seconds.
-    pub(super) fn replay(&mut self, reason: &str, from: Lsn, delay: Duration, delivered: u64) {
+    /// Logs a replay from `from` on, for this reason, at this event: once in an outage of hours.
+    pub(super) fn replay(
+        &mut self,
+        (reason, event): (&str, Option<EventPosition>),
+        from: Lsn,
+        delay: Duration,
+        delivered: u64,
+    ) {
         self.idle_since = None;
         let reason = line(reason);
         let known = self.reasons.iter().position(|known| *known == reason);
@@ -334,6 +339,7 @@ impl EventLog {
         }
         tracing::warn!(
             reason,
+            event = event.map(tracing::field::display),
             %from,
             "delivery failed; replaying from the last confirmed position with a new producer"
         );
@@ -377,7 +383,7 @@ mod tests {
         update(&mut event_log, 0, 0, true, IDLE * 2);
         assert_eq!(event_log.trouble(), None);
         // The same for a producer that was replaced.
-        event_log.replay("fatal", Lsn::ZERO, Duration::ZERO, 7);
+        event_log.replay(("fatal", None), Lsn::ZERO, Duration::ZERO, 7);
         update(&mut event_log, 7, 0, true, IDLE * 3);
         update(&mut event_log, 7, 1, true, IDLE * 4);
         assert_eq!(event_log.trouble(), Some("fatal"), "a record is on its way");
@@ -466,7 +472,7 @@ mod tests {
     fn a_reason_is_logged_once_while_a_replay_lasts() {
         let mut event_log = EventLog::of(&KAFKA);
         let stalled = || Condition::Stalled { reason: "busy".into(), fault: Fault::Brokers };
-        event_log.replay("lost", Lsn::ZERO, Duration::ZERO, 0);
+        event_log.replay(("lost", None), Lsn::ZERO, Duration::ZERO, 0);
         for _ in 0..REASONS_MAX * 2 {
             event_log.on_condition(stalled(), 0);
             update(&mut event_log, 0, 1, true, Duration::ZERO);
@@ -545,7 +551,7 @@ mod tests {
             ("lost", SETTLED * 3, false),
         ] {
             update(&mut event_log, 7, 0, true, after);
-            event_log.replay(reason, Lsn::ZERO, Duration::ZERO, 7);
+            event_log.replay((reason, None), Lsn::ZERO, Duration::ZERO, 7);
             assert_eq!(event_log.is_repeating(), is_repeated, "{reason} {after:?}");
             assert_eq!(event_log.trouble(), Some(reason));
             update(&mut event_log, 8, 0, true, after);
@@ -572,7 +578,7 @@ mod tests {
             assert_tame(&event_log);
         }
         let mut event_log = EventLog::of(&KAFKA);
-        event_log.replay(&text, Lsn::ZERO, Duration::ZERO, 7);
+        event_log.replay((&text, None), Lsn::ZERO, Duration::ZERO, 7);
         assert_tame(&event_log);
     }
 

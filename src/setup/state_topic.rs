@@ -11,7 +11,7 @@ use crate::config::{Config, SinkKind};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
-use crate::sink::{KafkaConfig, MetadataClient};
+use crate::sink::{KafkaConfig, MetadataClient, TopicAt};
 use crate::source::{self, Control, Facts, Limit, Silent, SourceError, SqlClient, identify_server};
 use crate::state::{
     Partial, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
@@ -44,9 +44,9 @@ pub(crate) enum AdoptError {
     },
     #[error(
         "state topic {topic} cannot be created: {reason}; create it with \
-         `kafka-topics.sh --create --topic {topic} --partitions 1 --config cleanup.policy=compact`"
+         `{create} --partitions 1 --config cleanup.policy=compact`"
     )]
-    Topic { topic: String, reason: String },
+    Topic { topic: String, reason: String, create: String },
     #[error("{place} cannot be used: {failure}")]
     State { place: String, failure: StateFailure },
     #[error("the brokers cannot be reached: {0}")]
@@ -342,7 +342,9 @@ async fn event(store: &mut dyn StateStore) -> StateEvent {
 
 /// Creates the topic: compacted, one partition, up to three replicas.
 async fn create_topic(kafka: &KafkaConfig, topic: &str) -> Result<(), AdoptError> {
-    let failed = |reason: String| AdoptError::Topic { topic: topic.to_owned(), reason };
+    let create = TopicAt { topic, servers: &kafka.bootstrap_servers }.create();
+    let failed =
+        |reason| AdoptError::Topic { topic: topic.to_owned(), reason, create: create.clone() };
     let metadata = MetadataClient::open(kafka).map_err(|error| failed(error.to_string()))?;
     let brokers = metadata
         .brokers(REQUEST_TIMEOUT)

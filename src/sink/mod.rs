@@ -68,8 +68,8 @@ pub use kafka::{
     partition_of,
 };
 pub(crate) use kafka::{
-    Callbacks, begins_transactions, client_config, code_of, consumer_config, drop_on_threads,
-    is_reconnecting, partition_consumer, partitions_of, transaction_timeout,
+    Callbacks, TopicAt, begins_transactions, client_config, code_of, consumer_config,
+    drop_on_threads, is_reconnecting, partition_consumer, partitions_of, transaction_timeout,
     transactional_producer,
 };
 pub use reread::Reread;

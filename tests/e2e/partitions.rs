@@ -100,7 +100,7 @@ async fn explicit_partition_waits_for_a_missing_topic() {
     let walpost = run(&fixture, &directory, "").await;
     // By its key it would go to another.
     fixture.postgres.execute(&insert("'a'", "2")).await;
-    walpost.await_line("kafka-topics.sh --create", SHORT_TIMEOUT).await;
+    walpost.await_line("--create --topic", SHORT_TIMEOUT).await;
     kafka.create_topic_with(&fixture.topic("order"), 3, &[]).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     eventually(SHORT_TIMEOUT, "it is there", async || !fixture.records().await.is_empty()).await;

@@ -228,7 +228,7 @@ async fn missing_or_forbidden_dead_letter_topic_is_reported_and_retried() {
     let advice = format!("the ACL operations WRITE and DESCRIBE on topic {}", setup.dead);
     walpost.await_line(&advice, SHORT_TIMEOUT).await;
     kafka.allow("relay", &["Write", "Describe"], &setup.dead).await;
-    let advice = format!("kafka-topics.sh --create --topic {}", setup.dead);
+    let advice = format!("--create --topic {}", setup.dead);
     walpost.await_line(&advice, SHORT_TIMEOUT).await;
     setup.fixture.assert_unconfirmed(&committed).await;
     kafka.create_topic(&setup.dead, 1).await;

@@ -63,7 +63,10 @@ async fn missing_topic_named_by_a_row_is_not_created() {
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.postgres.execute(&row("order", "'{}'")).await;
     let topic = fixture.topic("order");
-    walpost.await_line(&format!("kafka-topics.sh --create --topic {topic}"), SHORT_TIMEOUT).await;
+    let servers = &fixture.bootstrap;
+    let command = format!("kafka-topics.sh --bootstrap-server {servers} --create --topic {topic};");
+    let line = walpost.await_line(&command, SHORT_TIMEOUT).await;
+    assert!(line.contains("event\":\"0000"), "{line}");
     assert_eq!(kafka.administration().partitions(&topic).await, Ok(Vec::new()));
     kafka.create_topic(&topic, 1).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
@@ -92,7 +95,7 @@ async fn missing_topic_does_not_block_other_topics() {
     let rows = format!("BEGIN; {good}{}{good}{others}{good}COMMIT", missing.repeat(100));
     fixture.postgres.execute(&rows).await;
     // The letters' own topic is waited for: they have nowhere else to go.
-    walpost.await_line(&format!("kafka-topics.sh --create --topic {letters}"), LONG_TIMEOUT).await;
+    walpost.await_line(&format!("--create --topic {letters}"), LONG_TIMEOUT).await;
     kafka.create_topic(&letters, 1).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     let records = fixture.records().await;
@@ -102,7 +105,7 @@ async fn missing_topic_does_not_block_other_topics() {
     for topic in ["nowhere", "other0", "other1", "other2"].map(|name| fixture.topic(name)) {
         assert_eq!(kafka.administration().partitions(&topic).await, Ok(Vec::new()), "{topic}");
     }
-    let said = format!("topic `{}` does not exist; create the topic", fixture.topic("nowhere"));
+    let said = format!("topic `{}` does not exist; create it: kafka", fixture.topic("nowhere"));
     assert!(walpost.said(&said), "{:?}", walpost.stderr());
     // One that is created since is found, without a restart.
     kafka.create_topic(&fixture.topic("nowhere"), 1).await;

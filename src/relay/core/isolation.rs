@@ -253,6 +253,11 @@ impl Core {
         }
     }
 
+    /// The event that is tried alone, because it failed.
+    pub fn isolated(&self) -> Option<EventPosition> {
+        self.isolation.as_ref().map(|isolation| isolation.position)
+    }
+
     /// Whether reading must stop for the isolation: while other records are in flight before the
     /// isolated one, or while it, or a probe, is in flight itself.
     pub(super) fn is_held_for_isolation(&self) -> bool {

@@ -113,7 +113,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let from = self.core.durable_upto();
         let delay = self.replay.begin((from, self.core.verdicts()), self.core.resume_at());
         let reason = self.core.wants_replay().unwrap_or("requested");
-        self.diagnostics.event_log.replay(reason, from, delay, self.delivery.delivered);
+        let of = (reason, self.core.isolated());
+        self.diagnostics.event_log.replay(of, from, delay, self.delivery.delivered);
         Ok(self.replace_producer().await? && self.settle_during(sleep(delay)).await?.is_some())
     }
 

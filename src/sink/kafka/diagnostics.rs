@@ -10,7 +10,7 @@ use std::time::Duration;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 
-use super::error;
+use super::error::{self, TopicAt};
 use super::metadata::{MetadataClient, REQUEST_TIMEOUT, TopicError, TopicState};
 use super::topic_lookup::Found;
 use crate::sink::Fault;
@@ -90,7 +90,7 @@ fn diagnosis(config: &ClientConfig, topics: &[String]) -> Diagnosis {
     for name in topics {
         let reason = match client.topic(name) {
             Ok(state) => unavailability(name, &state, || min_in_sync(&client, name)),
-            Err(TopicError::Broker(code)) => Some(error::reason(code, name)),
+            Err(TopicError::Broker(code)) => Some(error::reason(code, TopicAt::new(name, config))),
             Err(TopicError::NoAnswer(error)) => return Diagnosis::out_of_reach(no_answer(&error)),
         };
         if let Some(reason) = reason {

@@ -4,33 +4,55 @@
 //! Codes: <https://kafka.apache.org/protocol#protocol_error_codes> and
 //! librdkafka's `rd_kafka_resp_err_t`.
 
+use rdkafka::config::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::outlet::{Ground, Refusal};
 use crate::sink::Outcome;
 
-/// Classifies a failed delivery to `topic`. A record that fails with its producer (purged, or after a
+/// A topic, and the brokers in whose commands it is named.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TopicAt<'a> {
+    pub(crate) topic: &'a str,
+    /// `bootstrap.servers`.
+    pub(crate) servers: &'a str,
+}
+
+impl<'a> TopicAt<'a> {
+    /// The topic, at the brokers of this client.
+    pub(crate) fn new(topic: &'a str, config: &'a ClientConfig) -> Self {
+        Self { topic, servers: config.get("bootstrap.servers").unwrap_or("…") }
+    }
+
+    /// The command that creates it.
+    pub(crate) fn create(self) -> String {
+        let Self { topic, servers } = self;
+        format!("kafka-topics.sh --bootstrap-server {servers} --create --topic {topic}")
+    }
+}
+
+/// Classifies a failed delivery to the topic. A record that fails with its producer (purged, or after a
 /// fatal error) is not at fault: the record that made the producer fail has an error of its own.
-pub(crate) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
+pub(crate) fn outcome(error: &KafkaError, at: TopicAt<'_>) -> Outcome {
     match error.rdkafka_error_code() {
         None => Outcome::Lost(error.to_string()),
         Some(Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee) => {
             Outcome::Purged
         }
-        Some(code) => outcome_of(code, topic, refusal),
+        Some(code) => outcome_of(code, at, refusal),
     }
 }
 
 /// Classifies a record that the client library did not queue.
-pub(crate) fn client_outcome(code: Code, topic: &str) -> Outcome {
-    outcome_of(code, topic, client_refusal)
+pub(crate) fn client_outcome(code: Code, at: TopicAt<'_>) -> Outcome {
+    outcome_of(code, at, client_refusal)
 }
 
-fn outcome_of(code: Code, topic: &str, refusal: fn(Code) -> Refusal) -> Outcome {
+fn outcome_of(code: Code, at: TopicAt<'_>, refusal: fn(Code) -> Refusal) -> Outcome {
     match kind(code) {
         // Also the default: the record is produced again, and nothing is given up.
-        FailureKind::Transient => Outcome::Lost(reason(code, topic)),
-        FailureKind::Unauthorized => Outcome::Suspect(unauthorized_topic(topic)),
+        FailureKind::Transient => Outcome::Lost(reason(code, at)),
+        FailureKind::Unauthorized => Outcome::Suspect(unauthorized_topic(at.topic)),
         FailureKind::Ambiguous => Outcome::Suspect(Refusal { may_pass: true, ..refusal(code) }),
         FailureKind::Permanent => Outcome::Refused(refusal(code)),
     }
@@ -167,8 +189,8 @@ pub(crate) fn client_refusal(code: Code) -> Refusal {
 }
 
 /// That the topic is missing, where that is not waited for.
-pub(crate) fn missing_topic(topic: &str) -> Refusal {
-    let reason = format!("topic `{topic}` does not exist; {}", create(topic));
+pub(crate) fn missing_topic(at: TopicAt<'_>) -> Refusal {
+    let reason = format!("topic `{}` does not exist; create it: {}", at.topic, at.create());
     Refusal { ground: Ground::MissingTopic, may_pass: false, reason }
 }
 
@@ -182,12 +204,9 @@ fn unauthorized_topic(topic: &str) -> Refusal {
     Refusal { ground: Ground::MissingTopic, may_pass: false, reason }
 }
 
-fn create(topic: &str) -> String {
-    format!("create the topic: kafka-topics.sh --create --topic {topic}")
-}
-
 /// The error in words, with what to do where that is known.
-pub(crate) fn reason(code: Code, topic: &str) -> String {
+pub(crate) fn reason(code: Code, at: TopicAt<'_>) -> String {
+    let topic = at.topic;
     let advice = match code {
         // A producer's first question is for a number of its own: since Kafka 2.8 a
         // right to write answers it, so that both come of the same lack.
@@ -206,7 +225,11 @@ pub(crate) fn reason(code: Code, topic: &str) -> String {
             "; the record names its partition: reading the topic's partitions again".into()
         }
         Code::UnknownTopic | Code::UnknownTopicOrPartition => {
-            format!("; {}", create(topic))
+            format!(
+                "; create it: {}; what was committed after its event waits, unless poison.missing_topic \
+                 is set to dead_letter or skip",
+                at.create()
+            )
         }
         Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend => {
             "; fewer replicas are in sync than min.insync.replicas asks for".into()
@@ -220,8 +243,10 @@ pub(crate) fn reason(code: Code, topic: &str) -> String {
 mod tests {
     use super::*;
 
+    const ORDERS: TopicAt<'_> = TopicAt { topic: "orders", servers: "kafka:9092" };
+
     fn outcome_of(code: Code) -> Outcome {
-        super::outcome(&KafkaError::MessageProduction(code), "orders")
+        super::outcome(&KafkaError::MessageProduction(code), ORDERS)
     }
 
     #[test]
@@ -264,7 +289,7 @@ mod tests {
         ] {
             let Outcome::Suspect(refusal) = outcome_of(code) else { panic!("{code} is ambiguous") };
             assert_eq!((refusal.ground, refusal.may_pass), (ground, may_pass), "{code}");
-            assert!(matches!(client_outcome(code, "orders"), Outcome::Suspect(_)), "{code}");
+            assert!(matches!(client_outcome(code, ORDERS), Outcome::Suspect(_)), "{code}");
         }
         for code in [
             Code::InvalidMessage,
@@ -292,6 +317,10 @@ mod tests {
         let Outcome::Lost(reason) = outcome_of(Code::UnknownTopicOrPartition) else {
             panic!("a missing topic may come to be");
         };
-        assert!(reason.contains("kafka-topics.sh --create --topic orders"), "{reason}");
+        assert!(
+            reason
+                .contains("kafka-topics.sh --bootstrap-server kafka:9092 --create --topic orders"),
+            "{reason}"
+        );
     }
 }

@@ -40,6 +40,7 @@ pub(crate) use auxiliary::{
 pub(crate) use config::transaction_timeout;
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
 pub(crate) use drop_on_threads::drop_on_threads;
+pub(crate) use error::TopicAt;
 pub(super) use features::{built_in, config_error};
 pub use first_batch_gate::partition_of;
 pub use metadata::{

@@ -47,6 +47,8 @@ use super::config::{
     requests_in_flight,
 };
 use super::delivery_reports::Signals;
+use super::diagnostics;
+use super::error::{self, TopicAt};
 use super::first_batch_gate::{Admission, Change, Counts, PartitionKey};
 use super::held_records::HeldRecords;
 use super::poll_interval::PollInterval;
@@ -55,7 +57,6 @@ use super::reload::Reload;
 use super::round_trip::RoundTripProbe;
 use super::spans::Spans;
 use super::topic_lookup::{self, Found, TopicLookup, Verdict};
-use super::{diagnostics, error};
 use crate::crash_points;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
@@ -211,7 +212,8 @@ impl KafkaSink {
             pool.placement.learn(record.topic, count);
         }
         pool.send(record, key, opaque).map_err(|(error, fatal)| {
-            let reported = produce_error(&error, fatal.as_ref(), record.topic);
+            let reported =
+                produce_error(&error, fatal.as_ref(), TopicAt::new(record.topic, &self.config));
             if matches!(reported, ProduceError::Refused(_) | ProduceError::Suspect(_)) {
                 self.metrics.publish_error(record.topic, &error::code_name(&error));
             }
@@ -387,7 +389,9 @@ fn check_topic(
             Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
         }
         Verdict::Missing if waits_for.is_it(topic) => Ok(()),
-        Verdict::Missing => Err(ProduceError::Refused(error::missing_topic(topic))),
+        Verdict::Missing => {
+            Err(ProduceError::Refused(error::missing_topic(TopicAt::new(topic, config))))
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use crate::metrics::Metrics;
 use crate::outlet::{Ground, ProduceError, Refusal};
 use crate::record::Record;
 use crate::sink::kafka::delivery_reports::Reports;
+use crate::sink::kafka::error::{self, TopicAt};
 use crate::sink::kafka::first_batch_gate::{Counts, KeyPartitioner};
-use crate::sink::kafka::{error, oauth_token, statistics};
+use crate::sink::kafka::{oauth_token, statistics};
 use crate::sink::{Condition, Outcome, Report};
 
 /// Events of librdkafka's that are taken in a row: what is left waits for the next time.
@@ -35,6 +36,8 @@ pub(super) struct Context {
     reports: Arc<Reports>,
     metrics: Arc<Metrics>,
     partitioner: KeyPartitioner,
+    /// `bootstrap.servers`, for commands in messages.
+    servers: String,
     /// What became of walpost's own record.
     own_record: Mutex<Option<Result<(), KafkaError>>>,
 }
@@ -54,11 +57,17 @@ pub(super) fn poll(producer: &Producer, reports: &Reports) -> bool {
 }
 
 impl Context {
-    fn new(reports: &Arc<Reports>, counts: &Arc<Counts>, metrics: &Arc<Metrics>) -> Self {
+    fn new(
+        config: &ClientConfig,
+        reports: &Arc<Reports>,
+        counts: &Arc<Counts>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         Self {
             reports: Arc::clone(reports),
             metrics: Arc::clone(metrics),
             partitioner: KeyPartitioner::new(Arc::clone(counts)),
+            servers: config.get("bootstrap.servers").unwrap_or_default().to_owned(),
             own_record: Mutex::default(),
         }
     }
@@ -146,7 +155,8 @@ impl ProducerContext<KeyPartitioner> for Context {
                 (Outcome::Delivered, Some((message.topic(), bytes as u64)))
             }
             Err((error, message)) => {
-                let outcome = error::outcome(error, message.topic());
+                let at = TopicAt { topic: message.topic(), servers: &self.servers };
+                let outcome = error::outcome(error, at);
                 if error.rdkafka_error_code().is_some_and(error::is_record_error) {
                     self.reports.refused();
                 }
@@ -169,7 +179,7 @@ pub(super) fn make_producer(
     counts: &Arc<Counts>,
     metrics: &Arc<Metrics>,
 ) -> Result<Producer, KafkaError> {
-    config.create_with_context(Context::new(reports, counts, metrics))
+    config.create_with_context(Context::new(config, reports, counts, metrics))
 }
 
 /// Queues a record as that production, for that partition or for the one that the partitioner
@@ -208,22 +218,22 @@ fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {
 pub(super) fn produce_error(
     error: &KafkaError,
     fatal: Option<&(RDKafkaErrorCode, String)>,
-    topic: &str,
+    at: TopicAt<'_>,
 ) -> ProduceError {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::QueueFull) => ProduceError::Full,
         Some(RDKafkaErrorCode::Fatal) => match fatal {
             // The record that is the cause is about to be reported, with its reason.
             Some((RDKafkaErrorCode::GaplessGuarantee, _)) => ProduceError::Full,
-            Some((code, _)) => ProduceError::Broken(error::reason(*code, topic)),
+            Some((code, _)) => ProduceError::Broken(error::reason(*code, at)),
             None => ProduceError::Broken(error.to_string()),
         },
         // In this order: what is about the record alone makes it poison. Every other code replaces the
         // producer and produces the record again, which loses nothing.
-        Some(code) => match error::client_outcome(code, topic) {
+        Some(code) => match error::client_outcome(code, at) {
             Outcome::Refused(refusal) => ProduceError::Refused(refusal),
             Outcome::Suspect(refusal) => ProduceError::Suspect(refusal),
-            _ => ProduceError::Broken(error::reason(code, topic)),
+            _ => ProduceError::Broken(error::reason(code, at)),
         },
         // An error without a code is of the arguments, such as a NUL in the topic's name.
         None => ProduceError::Refused(Refusal {

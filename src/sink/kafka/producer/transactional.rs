@@ -24,12 +24,13 @@ use crate::sink::kafka::ack_monitor::AckMonitor;
 use crate::sink::kafka::batch_size::BatchSize;
 use crate::sink::kafka::config::{batch_bytes, transactional_config};
 use crate::sink::kafka::delivery_reports::Signals;
+use crate::sink::kafka::error::{self, TopicAt};
+use crate::sink::kafka::features;
 use crate::sink::kafka::first_batch_gate::{Change, Counts};
 use crate::sink::kafka::poll_interval::PollInterval;
 use crate::sink::kafka::reload::{Changed, ReadResult, Reload};
 use crate::sink::kafka::spans::Spans;
 use crate::sink::kafka::topic_lookup::TopicLookup;
-use crate::sink::kafka::{error, features};
 use crate::sink::{Condition, KafkaConfig, KafkaSource, Report, Sink, SinkError, WaitsFor};
 
 /// A transactional producer behind the [`Sink`] trait.
@@ -228,7 +229,8 @@ impl Outlet for TransactionalSink {
         }
         client::send(producer, record, record.partition, opaque).map_err(|error| {
             let fatal = rdkafka::producer::Producer::client(producer).fatal_error();
-            let reported = produce_error(&error, fatal.as_ref(), record.topic);
+            let reported =
+                produce_error(&error, fatal.as_ref(), TopicAt::new(record.topic, &self.config));
             if matches!(reported, ProduceError::Refused(_) | ProduceError::Suspect(_)) {
                 self.metrics.publish_error(record.topic, &error::code_name(&error));
             }
