@@ -14,8 +14,14 @@ pub(super) fn parse(text: &str) -> Result<Pairs, ConnInfoError> {
     if text.contains('\0') {
         return Err(ConnInfoError::Malformed("it has a zero byte"));
     }
+    if text.starts_with(['"', '\'', '`', '\u{201c}', '\u{feff}']) {
+        return Err(ConnInfoError::Malformed("remove the quotes or the byte-order mark around it"));
+    }
     match url {
         Some(rest) => parse_url(rest),
+        None if text.starts_with("jdbc:") => Err(ConnInfoError::Malformed(
+            "a URL of JDBC: it must be postgres://USER:PASSWORD@HOST:PORT/DATABASE",
+        )),
         None if looks_like_a_url(text) => {
             Err(ConnInfoError::Malformed("a URL must begin with postgresql:// or postgres://"))
         }
@@ -208,6 +214,19 @@ mod tests {
 
     fn pairs(expected: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
         expected.iter().map(|&(name, value)| (name, value.to_owned())).collect()
+    }
+
+    #[test]
+    fn url_that_is_written_for_another_program_is_named() {
+        for (text, part) in [
+            ("jdbc:postgresql://h/d?user=u&password=s3cret", "of JDBC"),
+            ("\"postgres://u:s3cret@h/d\"", "quotes"),
+            ("\u{feff}postgres://u:s3cret@h/d", "byte-order mark"),
+            ("postgresql+asyncpg://u:s3cret@h/d", "must begin with"),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(part) && !error.contains("s3cret"), "{error}");
+        }
     }
 
     #[test]

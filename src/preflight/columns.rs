@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Row};
 use super::findings::{Finding, Findings, Level};
 use super::publication::relist;
 use crate::assembly;
-use crate::config::Config;
+use crate::config::{Config, nearest};
 use crate::outbox::{Role, TableName, identifier_in_quotes};
 use crate::record::Profile;
 use crate::source::{self, SourceConfig};
@@ -183,6 +183,12 @@ impl Looked<'_> {
         self.columns.iter().find(|column| column.name == name)
     }
 
+    /// The column that is meant by this name, in quotes.
+    fn nearest(&self, name: &str) -> Option<String> {
+        let columns = self.columns.iter().map(|column| column.name.as_str());
+        nearest(name, columns).map(identifier_in_quotes)
+    }
+
     fn missing(&self, part: &str, name: Option<&str>, role: Role) -> Finding {
         let kind = match role {
             Role::Id => "pg_catalog.uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid()",
@@ -193,7 +199,13 @@ impl Looked<'_> {
         let Self { table, .. } = self;
         let column = identifier_in_quotes(name.unwrap_or(part));
         let text = format!("{table} has no column for `{part}`: {column} is missing");
-        Finding::error((SUBJECT, "column_missing"), text)
+        let finding = Finding::error((SUBJECT, "column_missing"), text);
+        if let Some(meant) = name.and_then(|name| self.nearest(name)) {
+            return finding.why(format!(
+                "outbox.columns.{part} may name another column: did you mean {meant}?"
+            ));
+        }
+        finding
             .why(format!(
                 "the record needs this field; if the table has it under another name, set \
                  outbox.columns.{part} to that name instead"
@@ -204,7 +216,14 @@ impl Looked<'_> {
     fn missing_placed(&self, name: &str) -> Finding {
         let Self { table, .. } = self;
         let column = identifier_in_quotes(name);
-        Finding::error((SUBJECT, "column_missing"), format!("{table} has no column {column}"))
+        let text = format!("{table} has no column {column}");
+        let finding = Finding::error((SUBJECT, "column_missing"), text);
+        if let Some(meant) = self.nearest(name) {
+            return finding.why(format!(
+                "record.topic, record.key or record.place names it: did you mean {meant}?"
+            ));
+        }
+        finding
             .why("record.topic, record.key or record.place names this column")
             .sql(format!("ALTER TABLE {table} ADD COLUMN {column} pg_catalog.text;"))
     }
@@ -250,6 +269,19 @@ impl Looked<'_> {
                          JsonConverter as its delegate, otherwise to debezium or debezium-json",
                     )
             });
+        }
+        let unexpected = match (role, column.kind.name.as_str()) {
+            (Role::AggregateId, "bytea") => {
+                Some("the key of a record is its text, such as \\x00ff10")
+            }
+            (Role::Payload, "oid") => {
+                Some("an event has this number, not the large object that it may refer to")
+            }
+            _ => None,
+        };
+        if let Some(why) = unexpected {
+            let text = format!("column {name} of {table} is of type {}", column.kind.name);
+            return Some(Finding::warning((SUBJECT, "column_type"), text).why(why));
         }
         let (wanted, cast) = match role {
             Role::Headers if !is_json(column) => ("jsonb", format!("pg_catalog.to_jsonb({name})")),
