@@ -18,9 +18,9 @@ the name of a WALPOST_* variable, the variable names a file that contains the va
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  walpost init --apply --source postgres://postgres@localhost/shop --bootstrap-servers localhost:9092
-  walpost check --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092
-  walpost run --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092";
+  walpost init --apply --source postgres://postgres@db/shop --bootstrap-servers kafka:9092
+  walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
+  walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092";
 
 pub(super) const SIGNALS: &str = "\
 Signals: on SIGTERM or SIGINT, walpost delivers and confirms in-flight records, then
@@ -55,9 +55,9 @@ Examples:
   walpost status --json | jq .daemon.delivery_lag_seconds";
 
 pub(super) const STATUS_ENDS: &str = "\
-Asks the running walpost at the address in admin.listen. If none with this slot and
-publication answers, asks PostgreSQL, which does not know whether the events that it sends
-are delivered.
+Asks the running walpost at the address in admin.listen; any will do if neither source, slot
+nor publication is configured. If none answers, asks PostgreSQL, which does not know whether
+the events that it sends are delivered.
 Exit code 0 if walpost reports that it delivers, 1 if it does not or if that is unknown.";
 
 pub(super) const TAIL_EXAMPLES: &str = "\

@@ -22,7 +22,7 @@ impl Args for Options {
             .value_parser(clap::value_parser!(PathBuf))
             .help(
                 "Configuration file\n\
-                 [env: WALPOST_CONFIG] [default: ./walpost.toml if it exists]",
+                 [env: WALPOST_CONFIG] [default: ./walpost.toml or /etc/walpost/walpost.toml]",
             );
         let arguments = iter::once(file).chain(Setting::ALL.into_iter().filter_map(argument));
         command.args(arguments.map(|argument| argument.help_heading("Configuration")))

@@ -16,7 +16,7 @@ use super::stdout::print;
 use super::{Exit, block_on, configuration};
 use crate::admin::{self, SlotStatus, Status};
 use crate::assembly;
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, Origin, Setting};
 use crate::metrics::unix_seconds;
 use crate::source::{self, SourceError};
 
@@ -112,7 +112,7 @@ async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
         admin::StatusError::Ask(error) => format!("no walpost answers: {error}"),
         foreign @ admin::StatusError::Foreign { .. } => foreign.to_string(),
     })?;
-    if assembly::is_status_of(&answer, config) {
+    if asks_for_any(config) || assembly::is_status_of(&answer, config) {
         return Ok(answer);
     }
     let (slot, publication) = (&config.source.slot, &config.source.publication);
@@ -122,6 +122,12 @@ async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
          \"{slot}\" and \"{publication}\" of this configuration: see admin.listen of both",
         answer.slot, answer.publication
     ))
+}
+
+/// Whether neither a flag nor a variable nor a file says of which walpost: of whichever answers then.
+fn asks_for_any(config: &Config) -> bool {
+    let says = [Setting::SourceUrl, Setting::SourceSlot, Setting::SourcePublication];
+    says.into_iter().all(|setting| *config.origin(setting) == Origin::Default)
 }
 
 async fn ask_postgres(config: &Config) -> Result<Slot, String> {

@@ -131,6 +131,10 @@ impl Environment {
         let mut text = std::fs::read_to_string(self.path(&path)).map_err(|source| {
             ConfigError::Unreadable { path: path.clone(), named_by: file_name.clone(), source }
         })?;
+        // Some editors put a byte-order mark before a text in UTF-8.
+        if text.starts_with('\u{feff}') {
+            text.remove(0);
+        }
         if text.ends_with('\n') {
             text.pop();
             if text.ends_with('\r') {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use secrecy::SecretString;
 
@@ -18,7 +18,8 @@ use crate::record::Policies;
 use crate::record::TimestampSource;
 use crate::record::debezium::Converters;
 
-const DEFAULT_FILE: &str = "walpost.toml";
+/// Where the configuration file is if nothing names one: the first that exists is read.
+const DEFAULT_FILES: [&str; 2] = ["walpost.toml", "/etc/walpost/walpost.toml"];
 
 /// A smaller size is less than a row; a larger one has no effect as a limit.
 const SIZES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
@@ -26,13 +27,14 @@ const SIZES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
 impl Config {
     /// Reads and validates everything. Returns the first error.
     pub fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
-        let given = Values(merge([
+        let mut given = Values(merge([
             flags.layer()?,
             environment.own()?,
             of_file(flags, environment)?,
             environment.ambient()?,
             defaults()?,
         ]));
+        given.take_servers();
         let sink = given.sink()?;
         let properties = given.kafka_properties()?;
         let source = given.source()?;
@@ -91,21 +93,22 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigError> {
-    let (path, named_by) = match (&flags.config, environment.text(CONFIG_VARIABLE)?) {
-        (Some(path), _) => (path.clone(), Some("--config")),
-        (None, Some(path)) => (PathBuf::from(path), Some(CONFIG_VARIABLE)),
-        (None, None) => (PathBuf::from(DEFAULT_FILE), None),
+    let (paths, named_by) = match (&flags.config, environment.text(CONFIG_VARIABLE)?) {
+        (Some(path), _) => (vec![path.clone()], Some("--config")),
+        (None, Some(path)) => (vec![PathBuf::from(path)], Some(CONFIG_VARIABLE)),
+        (None, None) => (DEFAULT_FILES.map(PathBuf::from).to_vec(), None),
     };
-    match std::fs::read_to_string(environment.path(&path)) {
-        Ok(text) => file::parse(&path, &text),
-        Err(error) if named_by.is_none() && error.kind() == io::ErrorKind::NotFound => {
-            Ok(Layer::new())
-        }
-        Err(source) => {
-            let named_by = named_by.unwrap_or("default").to_owned();
-            Err(ConfigError::Unreadable { path: Path::new(&path).to_owned(), named_by, source })
+    for path in paths {
+        match std::fs::read_to_string(environment.path(&path)) {
+            Ok(text) => return file::parse(&path, &text),
+            Err(error) if named_by.is_none() && error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => {
+                let named_by = named_by.unwrap_or("default").to_owned();
+                return Err(ConfigError::Unreadable { path, named_by, source });
+            }
         }
     }
+    Ok(Layer::new())
 }
 
 /// The configured or default value of each setting.
@@ -116,6 +119,22 @@ impl Values {
         match &self.0.get(&setting)?.raw {
             Raw::Text(text) => Some(text),
             Raw::List(_) | Raw::Properties(_) => None,
+        }
+    }
+
+    /// Takes the brokers out of the Kafka properties, in which downloaded files name them, if no other
+    /// setting does; otherwise they remain there, which is an error.
+    fn take_servers(&mut self) {
+        let is_set = *self.origin(Setting::KafkaBootstrapServers) != Origin::Default;
+        let Some(LayerValue { raw: Raw::Properties(pairs), .. }) =
+            self.0.get_mut(&Setting::KafkaProperties).filter(|_| !is_set)
+        else {
+            return;
+        };
+        let servers = pairs.extract_if(.., |(name, ..)| name == "bootstrap.servers").last();
+        if let Some((_, text, origin)) = servers {
+            let value = LayerValue { raw: Raw::Text(text), origin };
+            self.0.insert(Setting::KafkaBootstrapServers, value);
         }
     }
 

@@ -260,7 +260,7 @@ settings! {
         .details("From 1 to 32. walpost starts with one and adds producers while the brokers are far away and the rate is high: each partition belongs to one of them, so the order per key is kept. `1` keeps a single producer. See [performance](performance.md#brokers-far-away).")
         .variable().default("8");
     KafkaProperties = row("kafka.properties", Properties, "librdkafka properties, under their own names. Can be repeated. walpost rejects those that would break its guarantee.")
-        .details("walpost sets these defaults: `allow.auto.create.topics` false, `linger.ms` 0, `reconnect.backoff.max.ms` 2000, `topic.metadata.propagation.max.ms` 5000, `socket.keepalive.enable` true, `statistics.interval.ms` 5000, `client.id` walpost. `max.in.flight.requests.per.connection` is 1, and 5 while the brokers are far away; `linger.ms` is then 1. In the variable, write one `key=value` per line.")
+        .details("walpost sets these defaults: `allow.auto.create.topics` false, `linger.ms` 0, `reconnect.backoff.max.ms` 2000, `topic.metadata.propagation.max.ms` 5000, `socket.keepalive.enable` true, `statistics.interval.ms` 5000, `client.id` walpost. `max.in.flight.requests.per.connection` is 1, and 5 while the brokers are far away; `linger.ms` is then 1. In the variable, write one `key=value` per line; `bootstrap.servers` there counts if nothing else names the brokers.")
         .flag("-X", "KEY=VALUE").secret();
     DeliveryInFlightBytes = row("delivery.in_flight_bytes", Bytes, "Maximum number of bytes in flight to the brokers. Accepts `KiB`, `MiB` and `GiB`.")
         .details("walpost stops reading while the maximum is reached.")
@@ -416,6 +416,10 @@ pub(crate) fn nearest<'a>(
     let wrong_last = last(wrong);
     if let Some(same) = known.clone().find(|name| last(name) == wrong_last) {
         return Some(same);
+    }
+    let longer = known.clone().filter(|name| name.starts_with(wrong));
+    if let (Some(longer), true) = (longer.clone().next(), longer.count() == 1) {
+        return Some(longer);
     }
     known
         .map(|name| {

@@ -153,6 +153,28 @@ fn a_variable_with_its_file_form_and_a_missing_file_are_rejected() {
 }
 
 #[test]
+fn downloaded_properties_may_name_the_brokers() {
+    let directory = TempDir::new().unwrap();
+    std::fs::write(directory.path().join("client"), "\u{feff}bootstrap.servers=a:1\nclient.id=x\n")
+        .unwrap();
+    let file = ("WALPOST_KAFKA_PROPERTIES_FILE", "client");
+    let config = load(&Flags::default(), &[file], directory.path()).unwrap();
+    assert_eq!(config.kafka.bootstrap_servers, "a:1");
+    assert_eq!(config.kafka.properties.value("client.id"), Some("x"));
+    let other = ("WALPOST_KAFKA_BOOTSTRAP_SERVERS", "b:1");
+    let error = load(&Flags::default(), &[file, other], directory.path()).unwrap_err();
+    assert!(error.to_string().contains("set `kafka.bootstrap_servers` instead"), "{error}");
+}
+
+#[test]
+fn a_shortened_variable_is_named_in_full() {
+    let empty = TempDir::new().unwrap();
+    let given = [("WALPOST_KAFKA_BOOTSTRAP", "a:1")];
+    let error = load(&Flags::default(), &given, empty.path()).unwrap_err().to_string();
+    assert!(error.contains("did you mean `WALPOST_KAFKA_BOOTSTRAP_SERVERS`"), "{error}");
+}
+
+#[test]
 fn a_named_file_must_exist_and_the_default_one_need_not() {
     let empty = TempDir::new().unwrap();
     assert!(load(&Flags::default(), &[], empty.path()).is_ok());

@@ -213,10 +213,17 @@ pub(super) fn identifier(text: &str) -> Result<String, String> {
     }
 }
 
-/// A list of `host:port`, or `host`, as librdkafka accepts it.
+/// A list of `host:port`, or `host`, as librdkafka accepts it: with or without a security protocol.
 pub(super) fn servers(text: &str) -> Result<String, String> {
+    const PROTOCOLS: [&str; 4] = ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"];
     for server in text.split(',').map(str::trim) {
-        let address = server.rsplit_once("://").map_or(server, |(_, address)| address);
+        if server.contains(['"', '\'', '`', '\u{feff}']) {
+            return Err("remove the quotes or the byte-order mark from it".to_owned());
+        }
+        let (protocol, address) = server.rsplit_once("://").unwrap_or(("", server));
+        if !protocol.is_empty() && !PROTOCOLS.contains(&protocol.to_ascii_lowercase().as_str()) {
+            return Err("it is no URL: write `host:port`, without what ends in `://`".to_owned());
+        }
         // The last colon separates host and port, unless it is inside `[…]`.
         let (host, port) = match address.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -313,7 +320,19 @@ mod tests {
         for right in ["localhost:9092", "a:1,b:2", "a, b", "[::1]:9092", "[::1]", "SSL://a:9093"] {
             assert!(servers(right).is_ok(), "{right}");
         }
-        for wrong in ["", ",", "a:1,", ":9092", "a:0", "a:99999", "a:b", "a b:1", "::1"] {
+        for wrong in [
+            "",
+            ",",
+            "a:1,",
+            ":9092",
+            "a:0",
+            "a:99999",
+            "a:b",
+            "a b:1",
+            "::1",
+            "kafka://a:1",
+            "\"a:1\"",
+        ] {
             assert!(servers(wrong).is_err(), "{wrong}");
         }
     }

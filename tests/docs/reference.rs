@@ -37,7 +37,8 @@ A flag takes precedence over a `WALPOST_*` variable, the variable over the file,
 standard variables (`DATABASE_URL`, libpq's `PG*`, `KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`), and these
 over the default.
 
-The file is `--config FILE`, `WALPOST_CONFIG`, or `./walpost.toml` if it exists. It is TOML:
+The file is `--config FILE`, `WALPOST_CONFIG`, or the first that exists of `./walpost.toml` and
+`/etc/walpost/walpost.toml`. It is TOML:
 `source.slot` is `slot` in the table `[source]`. If `_FILE` is appended to the name of a `WALPOST_*`
 variable, the variable names a file that contains the value. An unknown key or variable is an error.
 An empty value counts as a value.
