@@ -264,6 +264,7 @@ fn exit_code(error: &InitError) -> Exit {
         | InitError::Standby
         | InitError::Denied { .. }
         | InitError::NoFreeSlot(_)
+        | InitError::NoPlpgsql(_)
         | InitError::Publication { .. }
         | InitError::NotPartitioned(_)
         | InitError::ForeignSlot { .. }

@@ -7,8 +7,8 @@ use super::{SlotAt, topics};
 use crate::assembly;
 use crate::config::Config;
 use crate::sink::{
-    self, Brokers, ConnectionFailure, KafkaConfig, MetadataClient, SinkError, TlsFailure,
-    asks_for_topics, message_max_bytes,
+    self, Brokers, CORRECT_ADVERTISED, ConnectionFailure, KafkaConfig, MetadataClient, SinkError,
+    TlsFailure, asks_for_topics, message_max_bytes,
 };
 
 /// Timeout for a broker's response.
@@ -23,8 +23,7 @@ const REQUEST_OVERHEAD: u64 = 64 << 10;
 const ADVERTISED: (&str, &str) = (
     "records go to the brokers by the addresses that they advertise, and nothing accepts \
      connections there",
-    "correct advertised.listeners of the brokers for the listener that --bootstrap-servers names, \
-     or name the listener that is meant for this network",
+    CORRECT_ADVERTISED,
 );
 
 /// Checks the client library's configuration and, unless `offline`, brokers and topics.

@@ -200,10 +200,12 @@ impl Looked<'_> {
         let column = identifier_in_quotes(name.unwrap_or(part));
         let text = format!("{table} has no column for `{part}`: {column} is missing");
         let finding = Finding::error((SUBJECT, "column_missing"), text);
-        if let Some(meant) = name.and_then(|name| self.nearest(name)) {
-            return finding.why(format!(
-                "outbox.columns.{part} may name another column: did you mean {meant}?"
-            ));
+        // One that the configuration names, not one that is looked for by itself.
+        let named = name.filter(|name| *name != part);
+        if let Some(meant) = named.and_then(|name| self.nearest(name)) {
+            return finding
+                .why(format!("outbox.columns.{part} names this column"))
+                .advice(format!("did you mean {meant}? Then name that"));
         }
         finding
             .why(format!(
@@ -219,9 +221,9 @@ impl Looked<'_> {
         let text = format!("{table} has no column {column}");
         let finding = Finding::error((SUBJECT, "column_missing"), text);
         if let Some(meant) = self.nearest(name) {
-            return finding.why(format!(
-                "record.topic, record.key or record.place names it: did you mean {meant}?"
-            ));
+            return finding
+                .why("record.topic, record.key or record.place names this column")
+                .advice(format!("did you mean {meant}? Then name that"));
         }
         finding
             .why("record.topic, record.key or record.place names this column")
@@ -271,17 +273,20 @@ impl Looked<'_> {
             });
         }
         let unexpected = match (role, column.kind.name.as_str()) {
-            (Role::AggregateId, "bytea") => {
-                Some("the key of a record is its text, such as \\x00ff10")
-            }
-            (Role::Payload, "oid") => {
-                Some("an event has this number, not the large object that it may refer to")
-            }
+            (Role::AggregateId, "bytea") => Some((
+                "the key of a record is its text, such as \\x00ff10",
+                "if consumers expect another key, have it in a column of type text or uuid",
+            )),
+            (Role::Payload, "oid") => Some((
+                "an event has this number, not the large object that it may refer to",
+                "store the payload itself in the row: jsonb, text or bytea",
+            )),
             _ => None,
         };
-        if let Some(why) = unexpected {
+        if let Some((why, advice)) = unexpected {
             let text = format!("column {name} of {table} is of type {}", column.kind.name);
-            return Some(Finding::warning((SUBJECT, "column_type"), text).why(why));
+            let finding = Finding::warning((SUBJECT, "column_type"), text);
+            return Some(finding.why(why).advice(advice));
         }
         let (wanted, cast) = match role {
             Role::Headers if !is_json(column) => ("jsonb", format!("pg_catalog.to_jsonb({name})")),

@@ -105,6 +105,12 @@ pub(crate) enum InitError {
         /// The alternative.
         instead: String,
     },
+    /// The language of what creates the object is missing.
+    #[error(
+        "{0} is created by code in plpgsql, which this database lacks: CREATE EXTENSION plpgsql; it may \
+         be dropped afterwards, unless you use outbox.publish"
+    )]
+    NoPlpgsql(Box<Object>),
     /// No slot is free.
     #[error(
         "no replication slot is free for {0}: drop one that is no longer needed, or raise \
@@ -290,8 +296,20 @@ async fn created(
     match done {
         Ok(()) => Ok(true),
         Err(error) if is_there_now(&error) && exists(client, object).await? => Ok(false),
+        Err(error)
+            if error.code() == Some(&SqlState::UNDEFINED_OBJECT)
+                && !has_plpgsql(client).await? =>
+        {
+            Err(InitError::NoPlpgsql(Box::new(object.clone())))
+        }
         Err(error) => Err(failed(error, object, user, service)),
     }
+}
+
+async fn has_plpgsql(client: &Client) -> Result<bool, InitError> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_language l WHERE l.lanname = 'plpgsql')";
+    let row = client.query_one(sql, &[]).await;
+    row.and_then(|row| row.try_get(0)).map_err(database("looking for plpgsql"))
 }
 
 /// A unique violation comes from the catalog's own index, if both sessions had checked before.

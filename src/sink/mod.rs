@@ -68,9 +68,9 @@ pub use kafka::{
     partition_of,
 };
 pub(crate) use kafka::{
-    Callbacks, TopicAt, begins_transactions, client_config, code_of, consumer_config,
-    drop_on_threads, is_reconnecting, partition_consumer, partitions_of, transaction_timeout,
-    transactional_producer,
+    CORRECT_ADVERTISED, Callbacks, TopicAt, begins_transactions, client_config, code_of,
+    consumer_config, drop_on_threads, is_reconnecting, partition_consumer, partitions_of,
+    transaction_timeout, transactional_producer,
 };
 pub use reread::Reread;
 

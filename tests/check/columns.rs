@@ -13,6 +13,27 @@ async fn missing_column_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mistyped_column_and_types_that_publish_something_else_are_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture.option("--topic", "outbox.event.{agregate_type}");
+    let report = fixture.check().await;
+    let fix = report.finding("error", "column_missing")["fix"].to_string();
+    assert!(fix.contains("did you mean \\\"aggregate_type\\\"?"), "{fix}");
+    fixture.option("--topic", "outbox.event.{aggregate_type}");
+    fixture
+        .execute(
+            "ALTER TABLE outbox ALTER aggregate_id TYPE bytea USING ''::bytea, \
+             ALTER payload TYPE oid USING 0",
+        )
+        .await;
+    let report = fixture.check().await;
+    let texts = format!("{report:?}");
+    for part in ["x00ff10", "large object"] {
+        assert!(texts.contains(part), "{part} in {texts}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn generated_column_is_reported() {
     let fixture = Fixture::new().await;
     let change = "ALTER TABLE outbox DROP COLUMN aggregate_id, \

@@ -71,6 +71,17 @@ async fn init_reports_missing_privileges_without_granting_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn init_names_the_language_that_is_missing() {
+    let fixture = Fixture::bare(sound(Major::V17)).await;
+    fixture.execute("DROP EXTENSION plpgsql").await;
+    let (code, said) = init_as(&fixture, "postgres", &[]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("CREATE EXTENSION plpgsql"), "{said}");
+    fixture.execute("CREATE EXTENSION plpgsql").await;
+    assert_eq!(init_as(&fixture, "postgres", &[]).await.0, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn init_prints_the_managed_services_grant_statement() {
     // Recognised by its role; the service defines the role's privileges.
     let fixture = Fixture::bare(sound(Major::V15)).await;

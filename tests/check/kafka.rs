@@ -3,10 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
-use walpost_bed::{CertificateAuthority, Kafka};
+use walpost_bed::fixture::{SHORT_TIMEOUT, program};
+use walpost_bed::{CertificateAuthority, Kafka, Walpost};
 
 use crate::fixture::Fixture;
 use crate::tls::other_authority;
+use crate::unresponsive_servers::{FakeServer, listen};
 
 /// A broker that requires authentication, and an ACL for each operation.
 struct Guarded {
@@ -53,12 +55,35 @@ async fn connection_refused_by_kafka_is_reported() {
         .await;
 }
 
+/// `run` says the same as `check`, with a state topic and without.
+async fn says_in_run(fixture: &Fixture, what: &str) {
+    for keeps_position in [false, true] {
+        let run = Walpost::builder(program())
+            .args(["run", "--source", &fixture.source, "--slot", fixture.slot()])
+            .args(["--bootstrap-servers", &fixture.bootstrap]);
+        let run = if keeps_position { run.keeps_position() } else { run }.start();
+        run.await_line(what, SHORT_TIMEOUT).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_of_another_protocol_is_reported() {
+    let mut fixture = Fixture::new().await;
+    let port = listen(FakeServer::Says(b"HTTP/1.1 400 Bad Request\r\n\r\n")).await;
+    let right = std::mem::replace(&mut fixture.bootstrap, format!("127.0.0.1:{port}"));
+    says_in_run(&fixture, "set security.protocol as the listener has it").await;
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.bootstrap.clone_from(&right);
+    let words = ["security.protocol"];
+    fixture.finding_with_advice("error", "kafka_security_protocol", &words, follow).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreachable_advertised_listener_is_reported() {
     let guarded = guarded().await;
     let mut fixture = Fixture::new().await;
     let port = guarded.kafka.proxied_port().expect("such a listener");
     fixture.bootstrap = format!("127.0.0.1:{port}");
+    says_in_run(&fixture, "correct advertised.listeners").await;
     let right = guarded.kafka.bootstrap();
     let follow = async |fixture: &mut Fixture, _: &str| fixture.bootstrap.clone_from(&right);
     let words = ["advertised.listeners"];

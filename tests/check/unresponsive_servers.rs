@@ -10,7 +10,7 @@ use crate::fixture::{Fixture, sound};
 
 /// What the server does with a connection.
 #[derive(Clone, Copy)]
-enum FakeServer {
+pub(crate) enum FakeServer {
     /// Accepts it, and sends nothing.
     Silent,
     /// Closes it.
@@ -20,7 +20,7 @@ enum FakeServer {
 }
 
 /// Listens until the test ends; returns the port.
-async fn listen(server: FakeServer) -> u16 {
+pub(crate) async fn listen(server: FakeServer) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {

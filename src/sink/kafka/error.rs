@@ -141,7 +141,12 @@ pub(crate) fn is_record_error(code: Code) -> bool {
 pub(crate) fn is_connection_error(code: Code) -> bool {
     matches!(
         code,
-        Code::BrokerTransportFailure | Code::Resolve | Code::SSL | Code::OperationTimedOut
+        Code::BrokerTransportFailure
+            | Code::Resolve
+            | Code::SSL
+            | Code::OperationTimedOut
+            // What a server of another protocol sends.
+            | Code::BadMessage
     )
 }
 

@@ -23,6 +23,7 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition, MetadataTopic};
 use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 
+pub(crate) use self::connection_failure::CORRECT_ADVERTISED;
 pub use self::connection_failure::{ConnectionFailure, TlsFailure, accepts_connections};
 use super::config::client_config;
 use super::{features, oauth_token};

@@ -35,6 +35,10 @@ pub enum TlsFailure {
     Other,
 }
 
+/// The remedy for [`ConnectionFailure::Advertised`].
+pub(crate) const CORRECT_ADVERTISED: &str = "correct advertised.listeners of the brokers for the listener that --bootstrap-servers names, \
+     or name the listener that is meant for this network";
+
 impl ConnectionFailure {
     /// The error that says most about the cause, the first of several.
     pub(super) fn most_specific(errors: &[(Code, String)]) -> Option<Self> {
@@ -58,6 +62,18 @@ impl ConnectionFailure {
         }
     }
 
+    /// librdkafka's message, with what to do if the cause is known by it.
+    pub(crate) fn into_advice(self) -> String {
+        let fix = match &self {
+            Self::Protocol(_) => {
+                "set security.protocol as the listener has it, or name another port in --bootstrap-servers"
+            }
+            Self::Advertised(_) => CORRECT_ADVERTISED,
+            _ => return self.into_reason(),
+        };
+        format!("{}; {fix}", self.into_reason())
+    }
+
     /// The same after a look at `bootstrap_servers`. Blocks for some seconds.
     ///
     /// A server that accepts connections, and closes each at the first request, uses another
@@ -78,7 +94,7 @@ impl ConnectionFailure {
     ///
     /// The default is `Unreachable`, whose advice is true of every connection error. Texts
     /// depend on it, the exit code of `replay-dead-letters`, and whether it is worth waiting longer.
-    fn of(code: Code, message: &str) -> Self {
+    pub(crate) fn of(code: Code, message: &str) -> Self {
         let lower_case = message.to_ascii_lowercase();
         let has = |part: &str| lower_case.contains(part);
         let text = message.to_owned();
@@ -89,7 +105,10 @@ impl ConnectionFailure {
                 Self::Mechanism(text)
             }
             Code::Authentication => Self::Credentials(text),
-            _ if has("wrong version number") || has("incorrect security.protocol") => {
+            _ if has("wrong version number")
+                || has("incorrect security.protocol")
+                || has("invalid response size") =>
+            {
                 Self::Protocol(text)
             }
             Code::SSL if has("certificate") && has("verif") => {

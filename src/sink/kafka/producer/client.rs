@@ -19,6 +19,7 @@ use crate::record::Record;
 use crate::sink::kafka::delivery_reports::Reports;
 use crate::sink::kafka::error::{self, TopicAt};
 use crate::sink::kafka::first_batch_gate::{Counts, KeyPartitioner};
+use crate::sink::kafka::metadata::ConnectionFailure;
 use crate::sink::kafka::{oauth_token, statistics};
 use crate::sink::{Condition, Outcome, Report};
 
@@ -125,7 +126,14 @@ impl ClientContext for Context {
             // Every other error is retried by librdkafka: only why a connection failed is kept.
             code => {
                 tracing::debug!(target: "librdkafka", %error, "{reason}");
-                if code.is_some_and(error::is_connection_error) {
+                if let Some(code) = code.filter(|code| error::is_connection_error(*code)) {
+                    // Once it has connected, the addresses and the protocol are right.
+                    let is_new = !self.reports.has_id();
+                    let reason = if is_new {
+                        ConnectionFailure::of(code, &reason).into_advice()
+                    } else {
+                        reason
+                    };
                     self.reports.connection(reason);
                 }
             }
