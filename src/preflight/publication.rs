@@ -329,13 +329,6 @@ pub(crate) fn relist(quoted: &str, table: &TableName) -> String {
     )
 }
 
-/// Whether another slot holds back the catalog horizon equally far: then this slot's `catalog_xmin`
-/// does not tell what it has yet to decode.
-const SHARED_HORIZON: &str = "
-    SELECT FROM pg_catalog.pg_replication_slots s, pg_catalog.pg_replication_slots o
-     WHERE s.slot_name = $1 AND o.slot_name <> $1
-       AND pg_catalog.age(o.catalog_xmin) >= pg_catalog.age(s.catalog_xmin) LIMIT 1";
-
 /// Checks whether the slot has yet to decode changes from before the publication.
 pub(crate) async fn check_age(
     client: &Arc<SqlClient>,
@@ -343,10 +336,6 @@ pub(crate) async fn check_age(
     facts: &Facts,
     findings: &mut Findings,
 ) {
-    let held_back = client.query_opt(SHARED_HORIZON, &[&source.slot]).await;
-    if !matches!(findings.answer((SUBJECT, "publication"), held_back), Some(None)) {
-        return;
-    }
     let young = source::is_newer_than_slot(client, facts.version, source).await;
     if findings.answer((SUBJECT, "publication"), young) == Some(true) {
         findings.add(young_publication(source));

@@ -245,6 +245,14 @@ impl Catalogs {
         }
     }
 
+    /// Whether the slot's `catalog_xmin` may be another slot's, and does not tell what it has yet to
+    /// decode.
+    pub(super) async fn share_horizon(&self) -> Result<bool, SourceError> {
+        let row = self.client.query_one(SHARED_HORIZON, &[&self.config.slot]).await;
+        row.and_then(|row| row.try_get(0))
+            .map_err(|error| SourceError::query("comparing the slot with others", &error))
+    }
+
     /// The error for a different fingerprint: nothing beyond `verified` may be confirmed any more.
     async fn changed(
         &self,
@@ -273,9 +281,16 @@ pub(crate) async fn is_newer_than_slot(
     version: i32,
     config: &SourceConfig,
 ) -> Result<bool, SourceError> {
-    let (_, check) = Catalogs::checked(Arc::clone(client), version, config).await?;
-    Ok(check.recent)
+    let (catalogs, check) = Catalogs::checked(Arc::clone(client), version, config).await?;
+    Ok(check.recent && !catalogs.share_horizon().await?)
 }
+
+/// Whether another slot holds back the catalog horizon equally far.
+const SHARED_HORIZON: &str = "
+    SELECT EXISTS (
+        SELECT FROM pg_catalog.pg_replication_slots s, pg_catalog.pg_replication_slots o
+         WHERE s.slot_name = $1 AND o.slot_name <> $1
+           AND pg_catalog.age(o.catalog_xmin) >= pg_catalog.age(s.catalog_xmin))";
 
 /// The LSN up to which the publication is verified to be unchanged, or why nothing more is
 /// confirmed.

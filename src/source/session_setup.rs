@@ -115,10 +115,10 @@ pub(super) async fn check_catalogs(
     };
     match before {
         Some(before) => catalogs.compare(&check, before, confirmed).await?,
-        None if check.recent => tracing::warn!(
+        None if check.recent && !catalogs.share_horizon().await? => tracing::warn!(
             publication = %config.publication,
-            "the publication may be newer than the slot's position (or another slot of \
-             this server is far behind): rows that were committed without it are not sent"
+            "the publication may be newer than the slot's position: rows that were committed \
+             without it are not sent"
         ),
         None => {}
     }

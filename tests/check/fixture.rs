@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use walpost_bed::fixture::{SHORT_TIMEOUT, ended, program};
-use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Walpost};
+use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Walpost, WalpostBuilder};
 
 /// What is checked: a database of its own, perhaps on a server that others use.
 pub struct Fixture {
@@ -118,6 +118,12 @@ impl Fixture {
         } else {
             self.options.extend([name.to_owned(), value.to_owned()]);
         }
+    }
+
+    /// `walpost run`, without a position in Kafka.
+    pub fn run(&self) -> WalpostBuilder {
+        let source = ["run", "--source", &self.source, "--bootstrap-servers", &self.bootstrap];
+        Walpost::builder(program()).args(source).args(["--slot", self.slot()])
     }
 
     /// Sets one of librdkafka's properties, replacing its value.

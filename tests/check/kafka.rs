@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
-use walpost_bed::fixture::{SHORT_TIMEOUT, program};
-use walpost_bed::{CertificateAuthority, Kafka, Walpost};
+use walpost_bed::fixture::SHORT_TIMEOUT;
+use walpost_bed::{CertificateAuthority, Kafka};
 
 use crate::fixture::Fixture;
 use crate::tls::other_authority;
@@ -58,9 +58,7 @@ async fn connection_refused_by_kafka_is_reported() {
 /// `run` says the same as `check`, with a state topic and without.
 async fn says_in_run(fixture: &Fixture, what: &str) {
     for keeps_position in [false, true] {
-        let run = Walpost::builder(program())
-            .args(["run", "--source", &fixture.source, "--slot", fixture.slot()])
-            .args(["--bootstrap-servers", &fixture.bootstrap]);
+        let run = fixture.run();
         let run = if keeps_position { run.keeps_position() } else { run }.start();
         run.await_line(what, SHORT_TIMEOUT).await;
     }

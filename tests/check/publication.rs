@@ -1,6 +1,7 @@
 //! Publications that do not publish what they should.
 
-use walpost_bed::{Major, Stop};
+use walpost_bed::fixture::SHORT_TIMEOUT;
+use walpost_bed::{Major, Stop, eventually};
 
 use crate::fixture::{Fixture, Report, assert_init, sound};
 
@@ -18,20 +19,26 @@ async fn publication_newer_than_the_slots_position_is_reported() {
     fixture.execute("DROP PUBLICATION walpost").await;
     fixture.execute("INSERT INTO outbox VALUES (gen_random_uuid(), 'a', 'b', 'c')").await;
     fixture.execute("CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert')").await;
+    let warning = "the publication may be newer than the slot's position";
+    // Beside a slot that is as far behind it cannot be told.
+    fixture.execute("SELECT pg_create_logical_replication_slot('behind', 'pgoutput')").await;
+    let run = fixture.run().start();
+    run.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    assert!(!run.said(warning), "{:?}", run.stderr());
+    drop(run);
+    fixture.check().await.has_no("publication_newer_than_slot");
+    fixture.execute("SELECT pg_drop_replication_slot('behind')").await;
+    fixture.run().start().await_line(warning, SHORT_TIMEOUT).await;
     let follow = async |fixture: &mut Fixture, advice: &str| {
         let at = advice.find("SELECT").expect("a statement");
         // The slot releases the old catalogs at a later confirmation.
-        walpost_bed::eventually(
-            walpost_bed::fixture::SHORT_TIMEOUT,
-            "the slot moves on",
-            async || {
-                fixture.psql("CHECKPOINT;");
-                fixture.psql(&advice[at..]);
-                let young = "SELECT bool_and(s.catalog_xmin::text::int8 > p.xmin::text::int8) \
+        eventually(SHORT_TIMEOUT, "the slot moves on", async || {
+            fixture.psql("CHECKPOINT;");
+            fixture.psql(&advice[at..]);
+            let young = "SELECT bool_and(s.catalog_xmin::text::int8 > p.xmin::text::int8) \
                          FROM pg_replication_slots s, pg_publication p";
-                fixture.postgres.query_text(young).await.as_deref() == Some("t")
-            },
-        )
+            fixture.postgres.query_text(young).await.as_deref() == Some("t")
+        })
         .await;
     };
     let words = ["pg_replication_slot_advance"];
