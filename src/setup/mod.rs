@@ -1,13 +1,15 @@
 //! The setup on the server: the SQL of table, function, role, publication and slot, and its application.
 
 mod apply;
+mod init_error;
 mod managed_service;
 mod new_slot;
 mod partition_by;
 mod sql;
 mod state_topic;
 
-pub(crate) use apply::{InitError, Step, apply};
+pub(crate) use apply::{Step, apply};
+pub(crate) use init_error::InitError;
 pub(crate) use managed_service::Hosting;
 pub(crate) use new_slot::{SlotUse, former_rows};
 pub(crate) use partition_by::PartitionBy;
