@@ -49,7 +49,8 @@ use crate::relay::{
     CommitLimits, Relay, RelaySettings, StateSettings, StopHandle, Until, stop_channel,
 };
 use crate::sink::{
-    self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, TransactionalSink, WaitsFor,
+    self, ConfiguredSink, KafkaConfig, KafkaSink, KafkaSource, MissingTopics, NewTopics,
+    TransactionalSink, WaitsFor,
 };
 use crate::source::{self, CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
 use crate::state::{ConfiguredLayout, UnfinishedRows, kafka_state, kafka_state_with_events};
@@ -266,6 +267,14 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
     if config.sink != SinkKind::Kafka {
         return other_sinks::router(config, profile, allowed);
     }
+    if config.kafka.create_topics.is_some()
+        && config.record.topics_allowed.is_empty()
+        && profile.topic_of_all().is_none()
+    {
+        let reason = "rows name their topics: list those that may be created in \
+                      record.topics_allowed, for example [\"outbox.event.*\"]";
+        return Err(config.invalid(Setting::KafkaCreateTopics, &reason));
+    }
     let reserved = config.delivery.state_topic.clone();
     let is_reserved = |topic: &str| reserved.as_deref() == Some(topic);
     if profile.topic_of_all().is_some_and(|topic| is_reserved(&topic))
@@ -427,9 +436,15 @@ pub fn kafka(config: &Config) -> KafkaConfig {
         properties,
         in_flight_bytes: config.delivery.in_flight_bytes,
         max_producers: config.kafka.max_producers,
-        waits_for: match config.poison.missing_topic {
-            None => WaitsFor::AnyTopic,
-            Some(_) => WaitsFor::Topic(config.poison.dead_letter_topic.clone()),
+        missing_topics: MissingTopics {
+            waits_for: match config.poison.missing_topic {
+                None => WaitsFor::AnyTopic,
+                Some(_) => WaitsFor::Topic(config.poison.dead_letter_topic.clone()),
+            },
+            creates: config
+                .kafka
+                .create_topics
+                .map(|(partitions, replicas)| NewTopics { partitions, replicas }),
         },
     }
 }
@@ -557,6 +572,9 @@ mod tests {
         assert!(error.contains("walpost.toml:1: `record.topics_allowed`"), "{error}");
         let error = core_of("[record]\ntopic = 'orders'\ntopics_allowed = ['outbox.*']");
         assert!(error.expect_err("not allowed").contains("all events go to `orders`"));
+        let error = core_of("kafka.create_topics = '6:3'").expect_err("rows name any");
+        assert!(error.contains("walpost.toml:1: `kafka.create_topics`"), "{error}");
+        assert_eq!(core_of("record.topic = 'orders'\nkafka.create_topics = '6:3'"), Ok(()));
         let toml = "[record]\nprofile = 'debezium'\ntopics_allowed = ['outbox.event.*']\n";
         assert_eq!(core_of(toml), Ok(()));
     }

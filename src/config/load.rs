@@ -53,6 +53,7 @@ impl Config {
             sqs: given.sqs()?,
             kafka: Kafka {
                 bootstrap_servers: given.parsed(Setting::KafkaBootstrapServers, values::servers)?,
+                create_topics: given.optional(Setting::KafkaCreateTopics, values::new_topics)?,
                 max_producers: given.parsed(Setting::KafkaMaxProducers, values::max_producers)?,
                 properties,
             },

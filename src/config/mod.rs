@@ -307,6 +307,9 @@ pub struct Sqs {
 pub struct Kafka {
     /// `host:port`, separated by commas.
     pub bootstrap_servers: String,
+    /// The partitions and replicas of the topics that walpost creates, -1 for the brokers' default;
+    /// `None`: it creates none.
+    pub create_topics: Option<(i32, i32)>,
     /// Maximum number of producers that send at the same time.
     pub max_producers: u32,
     /// librdkafka properties, none of which breaks the guarantee.

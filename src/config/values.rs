@@ -137,6 +137,19 @@ pub(super) fn region(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Partitions and replicas; -1: the brokers' default.
+pub(super) fn new_topics(text: &str) -> Result<(i32, i32), String> {
+    if text == "default" {
+        return Ok((-1, -1));
+    }
+    let number = |text: &str| text.parse().ok().filter(|number| (1..=10_000).contains(number));
+    text.split_once(':')
+        .and_then(|(partitions, replicas)| number(partitions).zip(number(replicas)))
+        .ok_or_else(|| {
+            format!("`{text}` is neither `default` nor `PARTITIONS:REPLICAS`, such as `6:3`")
+        })
+}
+
 /// How many producers may send at the same time.
 pub(super) fn max_producers(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=32).contains(number));
@@ -312,6 +325,15 @@ mod tests {
         }
         for wrong in ["", "on", "9641", ":9641", "localhost", "::1:9641x", "a:99999", "a b:1"] {
             assert!(admin_listen(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn topics_are_created_with_partitions_and_replicas_or_as_the_brokers_have_it() {
+        assert_eq!(new_topics("default"), Ok((-1, -1)));
+        assert_eq!(new_topics("6:3"), Ok((6, 3)));
+        for wrong in ["", "6", "6:", ":3", "0:1", "6:0", "-1:-1", "a:b", "6:3:1"] {
+            assert!(new_topics(wrong).is_err(), "{wrong}");
         }
     }
 

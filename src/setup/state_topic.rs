@@ -1,9 +1,6 @@
 //! The state topic: created, and its first position written.
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::config::ClientConfig;
-use rdkafka::error::RDKafkaErrorCode as Code;
+use rdkafka::admin::{NewTopic, TopicReplication};
 use std::time::{Duration, Instant};
 
 use crate::assembly;
@@ -157,7 +154,9 @@ impl Positions {
             && create
             && let Some(topic) = &config.delivery.state_topic
         {
-            create_topic(kafka, topic).await?;
+            let (kafka, topic) = (kafka.clone(), topic.clone());
+            let created = tokio::task::spawn_blocking(move || create_topic(&kafka, &topic));
+            created.await.map_err(|error| AdoptError::Brokers(error.to_string()))??;
             opened = open(&mut *store, &key).await;
             // Brokers know of it a moment later.
             let deadline = Instant::now() + REQUEST_TIMEOUT;
@@ -340,8 +339,8 @@ async fn event(store: &mut dyn StateStore) -> StateEvent {
     }
 }
 
-/// Creates the topic: compacted, one partition, up to three replicas.
-async fn create_topic(kafka: &KafkaConfig, topic: &str) -> Result<(), AdoptError> {
+/// Creates the topic: compacted, one partition, up to three replicas. Blocks.
+fn create_topic(kafka: &KafkaConfig, topic: &str) -> Result<(), AdoptError> {
     let create = TopicAt { topic, servers: &kafka.bootstrap_servers }.create();
     let failed =
         |reason| AdoptError::Topic { topic: topic.to_owned(), reason, create: create.clone() };
@@ -350,13 +349,6 @@ async fn create_topic(kafka: &KafkaConfig, topic: &str) -> Result<(), AdoptError
         .brokers(REQUEST_TIMEOUT)
         .map_err(|error| AdoptError::Brokers(format!("{error:?}")))?;
     let replicas = brokers.ids.len().clamp(1, REPLICAS_MAX);
-    let mut config = ClientConfig::new();
-    for (name, value) in &kafka.properties {
-        config.set(name, value);
-    }
-    config.set("bootstrap.servers", &kafka.bootstrap_servers);
-    let admin: AdminClient<DefaultClientContext> =
-        config.create().map_err(|error| failed(error.to_string()))?;
     let min_insync = if replicas == REPLICAS_MAX { "2" } else { "1" };
     let new =
         NewTopic::new(topic, 1, TopicReplication::Fixed(i32::try_from(replicas).unwrap_or(1)))
@@ -366,14 +358,5 @@ async fn create_topic(kafka: &KafkaConfig, topic: &str) -> Result<(), AdoptError
             .set("segment.ms", "3600000")
             .set("min.cleanable.dirty.ratio", "0.1")
             .set("min.insync.replicas", min_insync);
-    let options = AdminOptions::new()
-        .request_timeout(Some(REQUEST_TIMEOUT))
-        .operation_timeout(Some(REQUEST_TIMEOUT));
-    let created = admin.create_topics([&new], &options).await;
-    let created = created.map_err(|error| failed(error.to_string()))?;
-    match created.into_iter().next() {
-        Some(Ok(_) | Err((_, Code::TopicAlreadyExists))) => Ok(()),
-        Some(Err((_, code))) => Err(failed(code.to_string())),
-        None => Err(failed("the brokers did not answer".to_owned())),
-    }
+    metadata.create_topic(&new).map_err(failed)
 }

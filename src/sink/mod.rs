@@ -62,8 +62,8 @@ use crate::outlet::{Outlet, Refusal};
 
 pub use configured::ConfiguredSink;
 pub use kafka::{
-    Brokers, ConnectionFailure, KafkaConfig, KafkaSink, KafkaSource, MetadataClient,
-    PartitionState, ReloadHandle, TlsFailure, TopicError, TopicState, TransactionalSink,
+    Brokers, ConnectionFailure, KafkaConfig, KafkaSink, KafkaSource, MetadataClient, MissingTopics,
+    NewTopics, PartitionState, ReloadHandle, TlsFailure, TopicError, TopicState, TransactionalSink,
     Transactions, WaitsFor, accepts, accepts_connections, asks_for_topics, message_max_bytes,
     partition_of,
 };

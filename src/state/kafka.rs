@@ -548,7 +548,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::sink::WaitsFor;
+    use crate::sink::MissingTopics;
 
     fn kafka(servers: &str) -> KafkaConfig {
         KafkaConfig {
@@ -556,7 +556,7 @@ mod tests {
             properties: BTreeMap::new(),
             in_flight_bytes: 1 << 20,
             max_producers: 1,
-            waits_for: WaitsFor::AnyTopic,
+            missing_topics: MissingTopics::default(),
         }
     }
 

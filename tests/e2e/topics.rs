@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, program, stop};
-use walpost_bed::{Kafka, Walpost, eventually};
+use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
 
 fn write(directory: &TempDir, toml: &str) -> String {
     let file = directory.path().join("walpost.toml");
@@ -72,6 +72,38 @@ async fn missing_topic_named_by_a_row_is_not_created() {
     fixture.confirmed(SHORT_TIMEOUT).await;
     assert_eq!(fixture.records().await.len(), 1);
     stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_topics_are_created_on_request() {
+    let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
+    for delivery in ["at-least-once", "exactly-once"] {
+        let fixture = Fixture::with(Postgres::builder(Major::V15).own_identity()).await;
+        let state = fixture.topic("state");
+        fixture.adopt(&state).await;
+        let allowed = [fixture.topic("order"), fixture.topic("other")];
+        let toml = format!("record.topics_allowed = {allowed:?}\npoison.invalid_topic = 'skip'\n");
+        let config = write(&directory, &toml);
+        let walpost = fixture
+            .command("run")
+            .args(["--create-topics", "5:1", "--delivery", delivery, "--state-topic", &state])
+            .args(["-X", "allow.auto.create.topics=false"])
+            .args(["--config", &config])
+            .start();
+        walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+        let rows = ["order", "other", "order", "elsewhere"].map(|name| row(name, "'{}'"));
+        fixture.postgres.execute(&rows.concat()).await;
+        fixture.confirmed(SHORT_TIMEOUT).await;
+        let records = fixture.records().await;
+        assert_eq!(records.iter().filter(|record| record.topic != state).count(), 3);
+        for (name, partitions) in [("order", 5), ("other", 5), ("elsewhere", 0)] {
+            let found = kafka.administration().partitions(&fixture.topic(name)).await;
+            assert_eq!(found.map(|found| found.len()), Ok(partitions), "{name}");
+        }
+        let is_about = |line: &&String| line.contains("created the topic");
+        assert_eq!(walpost.stderr().iter().filter(is_about).count(), 2);
+        stop(walpost).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

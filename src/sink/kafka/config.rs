@@ -56,8 +56,33 @@ pub struct KafkaConfig {
     pub in_flight_bytes: u64,
     /// The maximum number of producers.
     pub max_producers: u32,
-    /// The topics to wait for while they do not exist.
+    /// What to do about a topic that does not exist.
+    pub missing_topics: MissingTopics,
+}
+
+/// What to do about a topic that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MissingTopics {
+    /// The topics to wait for.
     pub waits_for: WaitsFor,
+    /// How it is created; `None`: walpost creates none.
+    pub creates: Option<NewTopics>,
+}
+
+impl MissingTopics {
+    /// Whether a record for that topic is produced only once a lookup has found it.
+    pub(crate) fn are_looked_up(&self, topic: &str) -> bool {
+        self.creates.is_some() || !self.waits_for.is_it(topic)
+    }
+}
+
+/// How a topic is created (KIP-464: -1 is the brokers' default).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewTopics {
+    /// The number of partitions, or -1.
+    pub partitions: i32,
+    /// The replication factor, or -1.
+    pub replicas: i32,
 }
 
 /// The topics to wait for while they do not exist. A record for another missing topic is rejected.
@@ -183,7 +208,7 @@ mod tests {
             properties: pairs.collect(),
             in_flight_bytes: 1 << 20,
             max_producers: 1,
-            waits_for: WaitsFor::AnyTopic,
+            missing_topics: MissingTopics::default(),
         })
     }
 

@@ -5,11 +5,13 @@
 //! text is for the log; the fault decides how long the producer is kept (`StalledProducer`).
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 
+use super::config::NewTopics;
 use super::error::{self, TopicAt};
 use super::metadata::{MetadataClient, REQUEST_TIMEOUT, TopicError, TopicState};
 use super::topic_lookup::Found;
@@ -44,9 +46,10 @@ pub(crate) fn diagnose_stall(
 
 /// Starts to find out whether a topic exists and how many partitions it has; `done` receives the
 /// result, if brokers answer. A missing topic is asked for twice: one that was created just now is
-/// not known to all brokers yet.
+/// not known to all brokers yet. With `creates`, it is created then.
 pub(crate) fn find_topic(
     config: &ClientConfig,
+    creates: Option<NewTopics>,
     topic: String,
     done: impl FnOnce(Found) + Send + 'static,
 ) {
@@ -54,14 +57,35 @@ pub(crate) fn find_topic(
     on_a_thread(move || {
         let Ok(client) = MetadataClient::beside_producer(&config) else { return };
         let found = match found(&client, &topic) {
-            Some(Found::Missing) => {
+            Some(Found::Missing(_)) => {
                 thread::sleep(TOPIC_PROPAGATION);
                 found(&client, &topic)
             }
             found @ (Some(Found::Partitions(_)) | None) => found,
         };
+        let found = match (found, creates) {
+            (Some(Found::Missing(_)), Some(new)) => created(&client, &topic, new),
+            (found, _) => found,
+        };
         found.map(done);
     });
+}
+
+/// Creates the topic, and waits until the brokers know of it.
+fn created(client: &MetadataClient, topic: &str, new: NewTopics) -> Option<Found> {
+    let topic_new = NewTopic::new(topic, new.partitions, TopicReplication::Fixed(new.replicas));
+    if let Err(reason) = client.create_topic(&topic_new) {
+        return Some(Found::Missing(Some(reason)));
+    }
+    tracing::info!(topic, "created the topic");
+    let started = Instant::now();
+    while started.elapsed() < REQUEST_TIMEOUT {
+        if let there @ Some(Found::Partitions(_)) = found(client, topic) {
+            return there;
+        }
+        thread::sleep(TOPIC_PROPAGATION);
+    }
+    Some(Found::Missing(None))
 }
 
 fn found(client: &MetadataClient, topic: &str) -> Option<Found> {
@@ -70,7 +94,7 @@ fn found(client: &MetadataClient, topic: &str) -> Option<Found> {
             let count = u32::try_from(state.partitions.len()).ok()?;
             (count > 0).then_some(Found::Partitions(count))
         }
-        Err(error) if error.is_missing() => Some(Found::Missing),
+        Err(error) if error.is_missing() => Some(Found::Missing(None)),
         // Only a topic that brokers call missing may make a record undeliverable: whatever else
         // they answer is reported by the producer.
         Err(TopicError::Broker(_) | TopicError::NoAnswer(_)) => None,

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier};
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext as _, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
@@ -29,6 +29,11 @@ use super::config::client_config;
 use super::{features, oauth_token};
 use crate::excerpt::excerpt;
 use crate::sink::{KafkaConfig, SinkError};
+
+/// What runs a request of an `AdminClient`.
+fn runtime() -> Option<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().ok()
+}
 
 /// How long each request may take.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -197,19 +202,38 @@ impl MetadataClient {
     }
 
     fn settings(&self, of: &ResourceSpecifier<'_>) -> Option<BTreeMap<String, String>> {
-        // An `AdminClient` cannot present a token.
+        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
+        let described = runtime()?.block_on(self.admin()?.describe_configs([of], &options)).ok()?;
+        let entries = described.into_iter().next()?.ok()?.entries;
+        Some(entries.into_iter().filter_map(|one| Some((one.name, one.value?))).collect())
+    }
+
+    /// `None`: an `AdminClient` cannot present a token.
+    fn admin(&self) -> Option<&AdminClient<Callbacks>> {
         if oauth_token::is_from_file(&self.config) {
             return None;
         }
-        let admin = self.admin.get_or_init(|| {
+        let new = || {
             let config = without_idempotence(self.config.clone());
             AdminClient::from_config_and_context(&config, Callbacks::default()).ok()
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
-        let described = runtime.block_on(admin.as_ref()?.describe_configs([of], &options)).ok()?;
-        let entries = described.into_iter().next()?.ok()?.entries;
-        Some(entries.into_iter().filter_map(|one| Some((one.name, one.value?))).collect())
+        };
+        self.admin.get_or_init(new).as_ref()
+    }
+
+    /// Creates a topic, unless there is one; else why not. Blocks.
+    pub fn create_topic(&self, new: &NewTopic<'_>) -> Result<(), String> {
+        let (Some(admin), Some(runtime)) = (self.admin(), runtime()) else {
+            return Err("a client with a token from a file creates no topics".to_owned());
+        };
+        let options = AdminOptions::new()
+            .request_timeout(Some(REQUEST_TIMEOUT))
+            .operation_timeout(Some(REQUEST_TIMEOUT));
+        let created = runtime.block_on(admin.create_topics([new], &options));
+        match created.map_err(|error| error.to_string())?.into_iter().next() {
+            Some(Ok(_) | Err((_, Code::TopicAlreadyExists))) => Ok(()),
+            Some(Err((_, code))) => Err(code.to_string()),
+            None => Err("the brokers did not answer".to_owned()),
+        }
     }
 
     /// Whether the brokers assign a producer ID to the client of

@@ -38,7 +38,9 @@ pub(crate) use auxiliary::{
     partition_consumer, partitions_of, transactional_producer,
 };
 pub(crate) use config::transaction_timeout;
-pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
+pub use config::{
+    KafkaConfig, MissingTopics, NewTopics, WaitsFor, accepts, asks_for_topics, message_max_bytes,
+};
 pub(crate) use drop_on_threads::drop_on_threads;
 pub(crate) use error::TopicAt;
 pub(super) use features::{built_in, config_error};

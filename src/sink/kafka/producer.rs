@@ -43,7 +43,7 @@ use self::pool_reports::PoolReports;
 use super::ack_monitor::AckMonitor;
 use super::batch_size::BatchSize;
 use super::config::{
-    KafkaConfig, MESSAGE_MAX_BYTES, WaitsFor, batch_bytes, client_config, is_linger_free,
+    KafkaConfig, MESSAGE_MAX_BYTES, MissingTopics, batch_bytes, client_config, is_linger_free,
     requests_in_flight,
 };
 use super::delivery_reports::Signals;
@@ -93,7 +93,7 @@ pub struct KafkaSink {
     gate_since: Instant,
     counts: Arc<Counts>,
     topics: TopicLookup,
-    waits_for: WaitsFor,
+    missing_topics: MissingTopics,
     ack_monitor: AckMonitor,
     held: HeldRecords,
     /// The first record since the producers were replaced, if there was one.
@@ -118,7 +118,7 @@ impl KafkaSink {
     /// What it does shows in `metrics`.
     pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
         let (batch_bytes, reload) = (batch_bytes(&config.properties), Reload::new(config));
-        let (waits_for, now) = (config.waits_for.clone(), Instant::now());
+        let (missing_topics, now) = (config.missing_topics.clone(), Instant::now());
         let in_flight = requests_in_flight(&config.properties);
         let is_linger_free = is_linger_free(&config.properties);
         let mut sizing = PoolSizing::new(config.max_producers, in_flight, now);
@@ -145,7 +145,7 @@ impl KafkaSink {
             gate_since: now,
             counts,
             topics: TopicLookup::default(),
-            waits_for,
+            missing_topics,
             ack_monitor: AckMonitor::new(now),
             held: HeldRecords::default(),
             first_seq: None,
@@ -243,8 +243,8 @@ impl Outlet for KafkaSink {
             return Err(ProduceError::Full);
         }
         let partition_key = PartitionKey::of(record);
-        if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
-            let (topics, clients) = (&mut self.topics, (&self.config, &self.waits_for));
+        if record.partition.is_some() || self.missing_topics.are_looked_up(record.topic) {
+            let (topics, clients) = (&mut self.topics, (&self.config, &self.missing_topics));
             check_topic(topics, clients, record.topic, record.partition)?;
         }
         if self.sizing.asks_for_round_trip() {
@@ -368,7 +368,7 @@ impl Drop for KafkaSink {
 /// Whether the topic exists, and has the partition that a record names.
 fn check_topic(
     topics: &mut TopicLookup,
-    (config, waits_for): (&ClientConfig, &WaitsFor),
+    (config, missing): (&ClientConfig, &MissingTopics),
     topic: &str,
     partition: Option<i32>,
 ) -> Result<(), ProduceError> {
@@ -378,7 +378,7 @@ fn check_topic(
             // Nobody waits for it any more where the producer was replaced.
             let _ = sender.send(found);
         };
-        diagnostics::find_topic(config, topic.to_owned(), done);
+        diagnostics::find_topic(config, missing.creates, topic.to_owned(), done);
         answer
     });
     match verdict {
@@ -388,9 +388,14 @@ fn check_topic(
             let partition = partition.unwrap_or_default();
             Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
         }
-        Verdict::Missing if waits_for.is_it(topic) => Ok(()),
-        Verdict::Missing => {
-            Err(ProduceError::Refused(error::missing_topic(TopicAt::new(topic, config))))
+        Verdict::Missing(why) => {
+            let refusal = error::missing_topic(TopicAt::new(topic, config), why.as_deref());
+            match (missing.waits_for.is_it(topic), why) {
+                (false, _) => Err(ProduceError::Refused(refusal)),
+                (true, Some(_)) => Err(ProduceError::Broken(refusal.reason)),
+                // The brokers answer so too.
+                (true, None) => Ok(()),
+            }
         }
     }
 }

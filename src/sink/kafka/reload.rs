@@ -216,7 +216,7 @@ fn fingerprint(config: &KafkaConfig, state: &RandomState) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::WaitsFor;
+    use crate::sink::MissingTopics;
     use std::sync::{Arc, Mutex};
 
     fn config(properties: &[(&str, &str)]) -> KafkaConfig {
@@ -226,7 +226,7 @@ mod tests {
             properties: pairs.collect(),
             in_flight_bytes: 1 << 20,
             max_producers: 1,
-            waits_for: WaitsFor::AnyTopic,
+            missing_topics: MissingTopics::default(),
         }
     }
 

@@ -19,8 +19,8 @@ const MISSING_TTL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct TopicLookup {
     known: HashMap<String, u32>,
-    /// The missing topics, and when they were looked up.
-    missing: HashMap<String, Instant>,
+    /// The missing topics, when they were looked up, and why they were not created.
+    missing: HashMap<String, (Instant, Option<String>)>,
     lookup: Option<Lookup>,
 }
 
@@ -31,12 +31,12 @@ struct Lookup {
 }
 
 /// The result of a lookup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     /// The number of partitions.
     Partitions(u32),
-    /// The topic does not exist.
-    Missing,
+    /// The topic does not exist, and could not be created for this reason if that was tried.
+    Missing(Option<String>),
 }
 
 /// How to handle a record.
@@ -48,8 +48,8 @@ pub(crate) enum Verdict {
     Wait,
     /// Reject it: the topic has only this many partitions.
     Beyond(u32),
-    /// The topic does not exist.
-    Missing,
+    /// The topic does not exist, and could not be created for this reason if that was tried.
+    Missing(Option<String>),
 }
 
 impl TopicLookup {
@@ -77,10 +77,10 @@ impl TopicLookup {
                 Some(Found::Partitions(count)) => {
                     self.known.insert(about, count);
                 }
-                Some(Found::Missing) => {
+                Some(Found::Missing(ref why)) => {
                     self.known.remove(&about);
-                    self.missing.retain(|_, since| is_recent(*since));
-                    self.missing.insert(about, now);
+                    self.missing.retain(|_, (since, _)| is_recent(*since));
+                    self.missing.insert(about, (now, why.clone()));
                 }
                 None => {
                     self.known.remove(&about);
@@ -92,15 +92,15 @@ impl TopicLookup {
                 Some(Found::Partitions(count)) if !is_there(count) => {
                     return Verdict::Beyond(count);
                 }
-                Some(Found::Missing) => return Verdict::Missing,
+                Some(Found::Missing(why)) => return Verdict::Missing(why),
                 Some(Found::Partitions(_)) | None => return Verdict::Go,
             }
         }
         if self.known.get(topic).is_some_and(|count| is_there(*count)) {
             return Verdict::Go;
         }
-        if self.missing.get(topic).is_some_and(|since| is_recent(*since)) {
-            return Verdict::Missing;
+        if let Some((_, why)) = self.missing.get(topic).filter(|(since, _)| is_recent(*since)) {
+            return Verdict::Missing(why.clone());
         }
         self.lookup = Some(Lookup { topic: topic.to_owned(), answer: look_up() });
         Verdict::Wait
@@ -178,14 +178,14 @@ mod tests {
             })
         };
         for after in [Duration::ZERO, MISSING_TTL] {
-            assert_eq!(verdict(after, Found::Missing), Verdict::Wait);
+            assert_eq!(verdict(after, Found::Missing(None)), Verdict::Wait);
             for _ in 0..2 {
-                assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Missing);
+                assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Missing(None));
             }
         }
         let after = 2 * MISSING_TTL;
         assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Wait);
-        assert_eq!(verdict(after, Found::Missing), Verdict::Go);
+        assert_eq!(verdict(after, Found::Missing(None)), Verdict::Go);
     }
 
     #[test]

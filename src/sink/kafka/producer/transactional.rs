@@ -31,7 +31,7 @@ use crate::sink::kafka::poll_interval::PollInterval;
 use crate::sink::kafka::reload::{Changed, ReadResult, Reload};
 use crate::sink::kafka::spans::Spans;
 use crate::sink::kafka::topic_lookup::TopicLookup;
-use crate::sink::{Condition, KafkaConfig, KafkaSource, Report, Sink, SinkError, WaitsFor};
+use crate::sink::{Condition, KafkaConfig, KafkaSource, MissingTopics, Report, Sink, SinkError};
 
 /// A transactional producer behind the [`Sink`] trait.
 pub struct TransactionalSink {
@@ -49,7 +49,7 @@ pub struct TransactionalSink {
     batches: BatchSize,
     counts: Arc<Counts>,
     topics: TopicLookup,
-    waits_for: WaitsFor,
+    missing_topics: MissingTopics,
     ack_monitor: AckMonitor,
     signals: Arc<Signals>,
     poll_interval: PollInterval,
@@ -63,7 +63,7 @@ impl TransactionalSink {
     /// A sink that takes records once its [`TransactionalSink::transactions`] are open.
     pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
         let (batch_bytes, reload) = (batch_bytes(&config.properties), Reload::new(config));
-        let waits_for = config.waits_for.clone();
+        let missing_topics = config.missing_topics.clone();
         let config = transactional_config(config);
         features::require(&config)?;
         let (signals, counts) = (Arc::<Signals>::default(), Arc::<Counts>::default());
@@ -85,7 +85,7 @@ impl TransactionalSink {
             batches: BatchSize::new(batch_bytes),
             counts,
             topics: TopicLookup::default(),
-            waits_for,
+            missing_topics,
             ack_monitor: AckMonitor::new(Instant::now()),
             signals,
             poll_interval: PollInterval::default(),
@@ -212,10 +212,10 @@ impl Outlet for TransactionalSink {
             return Err(ProduceError::Broken("production numbers are used up".into()));
         };
         let Some(live) = self.live.clone() else { return Err(ProduceError::Full) };
-        if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
+        if record.partition.is_some() || self.missing_topics.are_looked_up(record.topic) {
             check_topic(
                 &mut self.topics,
-                (&self.config, &self.waits_for),
+                (&self.config, &self.missing_topics),
                 record.topic,
                 record.partition,
             )?;
