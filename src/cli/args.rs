@@ -283,6 +283,9 @@ pub struct InitArguments {
     /// does it before the first `walpost run`
     #[arg(long, requires = "apply", conflicts_with = "existing_rows")]
     pub no_state: bool,
+    /// Write the configuration that these options give to a file, without secrets, unless it exists
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "walpost.toml", requires = "apply")]
+    pub config_file: Option<PathBuf>,
     /// Role to create for walpost, with REPLICATION and no other right
     #[arg(long, value_name = "NAME", default_value = "walpost")]
     pub role: String,

@@ -1,11 +1,13 @@
 //! `walpost init`: prints the SQL of the setup, or applies it.
 
+use std::path::Path;
+
 use tokio_postgres::{Client, Error};
 
 use super::args::InitArguments;
 use super::recover::RowOptions;
 use super::stdout::{complain, print, say, with_flags};
-use super::{Exit, adopt, block_on, configuration, logged, recover, require_kafka};
+use super::{Exit, adopt, block_on, configuration, init_file, logged, recover, require_kafka};
 use crate::config::{Config, Environment, Flags, Origin, Setting, SinkKind};
 use crate::outbox::TableName;
 use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
@@ -60,7 +62,11 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
         return print(&plan.sql());
     }
     if !existing_rows {
-        return block_on(set_up(&config, &plan, arguments.no_state));
+        let exit = block_on(set_up(&config, &plan, arguments.no_state));
+        return match arguments.config_file {
+            Some(path) if exit == Exit::Ok => write_file(&config, role, &path),
+            _ => exit,
+        };
     }
     let options = RowOptions {
         wish: RowWish {
@@ -78,6 +84,16 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
     match block_on(publish_existing(&config, &plan, options)) {
         Ok(exit) => exit,
         Err(error) => recover::failed(&error),
+    }
+}
+
+fn write_file(config: &Config, role: Option<&str>, path: &Path) -> Exit {
+    match init_file::write(config, role, path) {
+        Ok(text) => print(&text),
+        Err(error) => {
+            complain(&format!("cannot write {}: {error}", path.display()));
+            Exit::Failure
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod health;
 mod help;
 mod import_debezium;
 mod init;
+mod init_file;
 mod logging;
 mod man;
 mod options;

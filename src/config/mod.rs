@@ -40,6 +40,7 @@ pub use error::ConfigError;
 pub use kafka_properties::{KafkaProperties, rejection};
 pub use layer::Flags;
 pub use origin::Origin;
+pub(crate) use redact::is_hidden;
 pub(crate) use setting::nearest;
 pub use setting::{Setting, TABLES};
 pub(crate) use units::{parse_bytes, parse_duration, show_bytes, show_duration};

@@ -9,6 +9,11 @@ use crate::conninfo::is_known_parameter;
 /// The replacement for a secret.
 pub(crate) const HIDDEN: &str = "[hidden]";
 
+/// Whether a part of a displayed value is hidden.
+pub(crate) fn is_hidden(shown: &str) -> bool {
+    shown.contains(HIDDEN)
+}
+
 /// A Kafka property's value, or [`HIDDEN`] if its name indicates a secret, or is unknown to
 /// librdkafka: it may be a misspelt name of a secret. Of a URL, the login and the query are hidden.
 pub(crate) fn property(name: &str, value: &str) -> String {

@@ -352,6 +352,7 @@ fn every_key_of_the_file_is_read() {
         core_dumps = "allow"
         [kafka]
         bootstrap_servers = "a:1,b:2"
+        create_topics = "6:3"
         max_producers = 12
         [kafka.properties]
         linger.ms = 0x10
@@ -388,6 +389,7 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(config.source.catch_up_threshold, 1 << 30);
     assert_eq!(config.outbox.tables[1].to_string(), r#""Sales"."OutBox""#);
     assert_eq!(config.outbox.columns.timestamp.as_deref(), Some("7"));
+    assert_eq!(config.kafka.create_topics, Some((6, 3)));
     assert_eq!(config.kafka.max_producers, 12);
     let record = &config.record;
     assert_eq!(record.headers.as_ref().unwrap().len(), 2);

@@ -27,3 +27,4 @@ pub use info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,
 };
 pub(crate) use parameters::is_known as is_known_parameter;
+pub(crate) use text::for_user;

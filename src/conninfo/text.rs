@@ -58,6 +58,17 @@ fn parse_pairs(text: &str) -> Result<Pairs, ConnInfoError> {
     Ok(pairs)
 }
 
+/// A connection string with the same parameters without secrets, for this user if one is given; `None`:
+/// it is none.
+pub(crate) fn for_user(text: &str, user: Option<&str>) -> Option<String> {
+    let mut pairs = parse(text).ok()?;
+    pairs.retain(|(name, _)| !is_secret(name) && (user.is_none() || *name != "user"));
+    pairs.extend(user.map(|user| ("user", user.to_owned())));
+    let quoted = |value: &str| value.replace('\\', "\\\\").replace('\'', "\\'");
+    let words = pairs.iter().map(|(name, value)| format!("{name}='{}'", quoted(value)));
+    Some(words.collect::<Vec<_>>().join(" "))
+}
+
 fn is_secret(name: &str) -> bool {
     matches!(name, "password" | "sslpassword")
 }

@@ -69,6 +69,31 @@ async fn slot_created_again_after_the_first_commands_is_noticed_and_repaired() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_that_init_writes_is_all_that_check_and_run_need() {
+    let (fixture, topic) = unwritten().await;
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    let file = file.to_str().expect("UTF-8");
+    let arguments = ["--state-topic", &topic, "--create-topics", "2:1", "--config-file", file];
+    let arguments = [&arguments[..], &["--admin-listen", "off"]].concat();
+    let printed = init(&fixture, &arguments).await;
+    assert!(printed.contains(&format!("{file}: written")), "{printed}");
+    let printed = init(&fixture, &arguments).await;
+    assert!(printed.contains(&format!("{file}: already there")), "{printed}");
+    let command = |name| {
+        Walpost::builder(program()).args([name, "--config", file]).keeps_position().start()
+    };
+    let check = command("check");
+    let (code, said) = ended(&check).await;
+    assert_eq!(code, Some(0), "{said}\n{}", check.stdout().join("\n"));
+    let walpost = command("run");
+    walpost.await_line(AGREES, SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&insert(20, 5)).await;
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn position_of_a_slot_that_was_used_is_for_adopt() {
     let (fixture, topic) = unwritten().await;
     let walpost = fixture.run().await;

@@ -1,0 +1,118 @@
+//! `walpost init --config-file`: the configuration of the walpost that was set up, as a file.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use secrecy::ExposeSecret as _;
+
+use crate::config::{Config, DisplayValue, Origin, Setting, SinkKind, is_hidden};
+use crate::conninfo;
+use crate::record::topics_of_template;
+
+/// Writes what the flags and variables of this command say, except secrets, with `role` as the user of
+/// the database, and a proposal for the topics. A file that exists is left as it is; returns
+/// what to print.
+pub(super) fn write(config: &Config, role: Option<&str>, path: &Path) -> io::Result<String> {
+    let name = path.display();
+    let mut file = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            return Ok(format!("{name}: already there, left as it is\n"));
+        }
+        Err(error) => return Err(error),
+    };
+    file.write_all(text(config, role).as_bytes())?;
+    Ok(format!("{name}: written, without secrets\n"))
+}
+
+fn text(config: &Config, role: Option<&str>) -> String {
+    let mut text =
+        "# What `walpost config` calls a setting has a line here, or its default.\n".to_owned();
+    for row in config.display() {
+        let (Origin::Flag(_) | Origin::Variable(_), Some(value)) = (&row.origin, &row.value) else {
+            continue;
+        };
+        let value = match value {
+            DisplayValue::List(items) => toml::Value::from(items.clone()),
+            _ if row.key == Setting::SourceUrl.key() => {
+                let Some(url) = source(config, role) else { continue };
+                text += "# The password: in WALPOST_SOURCE_URL_FILE or ~/.pgpass.\n";
+                url.into()
+            }
+            DisplayValue::Text(shown) if is_hidden(shown) => {
+                let _ = writeln!(text, "# {}: has a secret, which belongs elsewhere.", row.key);
+                continue;
+            }
+            DisplayValue::Text(shown) => shown.as_str().into(),
+        };
+        let _ = writeln!(text, "{} = {value}", row.key);
+    }
+    if config.sink == SinkKind::Kafka {
+        let record = &config.record;
+        let is_template = record.profile.is_none() && record.topic_rewrite.is_none();
+        if is_template && record.topics_allowed.is_empty() {
+            text += "# Rows name their topics: only these are published to.\n";
+            let topics = toml::Value::from(vec![topics_of_template(&record.topic)]);
+            let _ = writeln!(text, "{} = {topics}", Setting::RecordTopicsAllowed.key());
+        }
+        if config.kafka.create_topics.is_none() {
+            text += "# Creates a topic that does not exist, with 6 partitions and 3 replicas.\n";
+            let _ = writeln!(text, "#{} = \"6:3\"", Setting::KafkaCreateTopics.key());
+        }
+    }
+    text
+}
+
+/// The connection string of `role`.
+fn source(config: &Config, role: Option<&str>) -> Option<String> {
+    conninfo::for_user(config.source.url.as_ref()?.expose_secret(), role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Flags};
+
+    fn config(flags: &[(Setting, &str)]) -> Config {
+        let flags = flags.iter().fold(Flags::default(), |flags, (setting, value)| {
+            flags.with(*setting, [(*value).to_owned()])
+        });
+        let directory = tempfile::tempdir().expect("a directory");
+        Config::load(&flags, &Environment::new([], directory.path())).expect("it is valid")
+    }
+
+    #[test]
+    fn file_has_the_flags_without_secrets_and_is_read_again() {
+        let config = config(&[
+            (Setting::SourceUrl, "postgres://owner:s3cret@db:6432/shop?sslmode=require"),
+            (Setting::SourceSlot, "shop"),
+            (Setting::KafkaBootstrapServers, "kafka:9092"),
+            (Setting::KafkaCreateTopics, "6:3"),
+            (Setting::KafkaProperties, "sasl.password=s3cret"),
+            (Setting::KafkaProperties, "linger.ms=5"),
+            (Setting::RecordTopic, "it's.{aggregate_type|kebab}-{event_type}"),
+        ]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("walpost.toml");
+        let said = write(&config, Some("it's me"), &path).expect("it is written");
+        assert!(said.ends_with("written, without secrets\n"), "{said}");
+        let written = std::fs::read_to_string(&path).expect("a file");
+        assert!(!written.contains("s3cret"), "{written}");
+        let said = write(&config, None, &path).expect("no error");
+        assert!(said.contains("left as it is"), "{said}");
+        let environment = Environment::new([], directory.path());
+        let read = Config::load(&Flags::default(), &environment).expect(&written);
+        let url = read.source.url.expect("a source");
+        assert_eq!(
+            url.expose_secret(),
+            "host='db' port='6432' dbname='shop' sslmode='require' user='it\\'s me'"
+        );
+        assert_eq!(read.source.slot, "shop");
+        assert_eq!(read.kafka.bootstrap_servers, "kafka:9092");
+        assert_eq!(read.kafka.create_topics, Some((6, 3)));
+        assert_eq!(read.kafka.properties.value("linger.ms"), Some("5"));
+        assert_eq!(read.record.topics_allowed, ["it's.*-*"]);
+    }
+}
