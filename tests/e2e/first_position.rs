@@ -80,9 +80,8 @@ async fn file_that_init_writes_is_all_that_check_and_run_need() {
     assert!(printed.contains(&format!("{file}: written")), "{printed}");
     let printed = init(&fixture, &arguments).await;
     assert!(printed.contains(&format!("{file}: already there")), "{printed}");
-    let command = |name| {
-        Walpost::builder(program()).args([name, "--config", file]).keeps_position().start()
-    };
+    let command =
+        |name| Walpost::builder(program()).args([name, "--config", file]).keeps_position().start();
     let check = command("check");
     let (code, said) = ended(&check).await;
     assert_eq!(code, Some(0), "{said}\n{}", check.stdout().join("\n"));
