@@ -90,6 +90,7 @@ async fn no_reader(report: CaseReport) {
     let mut walpost = Command::new(program())
         .args(["run", "--source", &fixture.source, "--bootstrap-servers", &fixture.bootstrap])
         .args(["--topic", &topic, "-X", "allow.auto.create.topics=true", "--admin-listen", "off"])
+        .args(["--state-topic", "off"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
