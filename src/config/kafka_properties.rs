@@ -20,8 +20,8 @@ const TIMEOUT: &str = "a record that times out during an outage of the brokers w
      omit it, walpost sets 0, no limit";
 const RETRIES: &str =
     "a record that is given up would be lost: omit it, walpost retries without limit";
-const PARTITIONER: &str = "keys must map to the same partitions as with Java clients: \
-     omit it, walpost sets `murmur2_random` (`murmur2` is allowed too)";
+const PARTITIONER: &str = "the records of a key would be in no order: omit it for the partitions that \
+     Java's clients choose, or set `consistent_random` or `fnv1a_random` for those that another producer chose";
 const BUDGET: &str =
     "the queue follows the in-flight budget: set `delivery.in_flight_bytes` instead";
 const TRANSACTIONS: &str = "walpost derives it from `delivery.id`: omit it";
@@ -45,6 +45,10 @@ const ALIASES: [(&str, &str); 4] = [
     ("sasl.mechanisms", "sasl.mechanism"),
 ];
 
+/// The partitioners by which a key always has the same partition.
+const PARTITIONERS: [&str; 6] =
+    ["murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a"];
+
 /// Why `name` may not be set to `value`; `None` if it may.
 ///
 /// An empty value resets a property to librdkafka's own default, so only values known to be
@@ -61,7 +65,7 @@ pub fn rejection(name: &str, value: &str) -> Option<&'static str> {
         }
         "message.timeout.ms" | "delivery.timeout.ms" => (one_of(&["0"]), TIMEOUT),
         "retries" | "message.send.max.retries" => (one_of(&["2147483647"]), RETRIES),
-        "partitioner" => (one_of(&["murmur2_random", "murmur2"]), PARTITIONER),
+        "partitioner" => (one_of(&PARTITIONERS), PARTITIONER),
         "queue.buffering.max.messages" | "queue.buffering.max.kbytes" => (false, BUDGET),
         "transactional.id" => (false, TRANSACTIONS),
         "enable.gapless.guarantee" => (one_of(&["false", "f", "0"]), GAPLESS),
@@ -140,7 +144,7 @@ mod tests {
             ("topic.message.timeout.ms", "1"),
             ("retries", "3"),
             ("message.send.max.retries", "0"),
-            ("partitioner", "consistent_random"),
+            ("partitioner", "random"),
             ("partitioner", ""),
             ("topic.partitioner", "random"),
             ("queue.buffering.max.messages", "1"),

@@ -1,12 +1,52 @@
 //! The partition of a key: a number that depends on the key and the number of partitions alone, the same
-//! that Kafka's own producers choose for a record with this key.
+//! that producers of Kafka choose for a record with this key.
 
 use std::num::NonZeroU32;
 
-/// From 0 up to `count`, without it. The low 31 bits of the key's hash, modulo `count`, as
-/// `BuiltInPartitioner.partitionForKey` of Kafka's Java client has it.
-pub(super) fn partition(key: &[u8], count: NonZeroU32) -> u32 {
-    (murmur2(key) & 0x7fff_ffff) % count
+/// The hash of a key, of which the partition is the remainder: one for each kind of producer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeyHash {
+    /// That of Java's producer, `BuiltInPartitioner.partitionForKey`: the low 31 bits of `MurmurHash2`.
+    #[default]
+    Murmur2,
+    /// That of librdkafka's default, `consistent_random`: the CRC-32 of zlib.
+    Crc32,
+    /// That of Sarama and of librdkafka's `fnv1a_random`: the magnitude of the 32-bit FNV-1a.
+    Fnv1a,
+}
+
+impl KeyHash {
+    /// That of this value of librdkafka's property `partitioner`.
+    pub(crate) fn of_partitioner(name: &str) -> Option<Self> {
+        match name {
+            "murmur2" | "murmur2_random" => Some(Self::Murmur2),
+            "consistent" | "consistent_random" => Some(Self::Crc32),
+            "fnv1a" | "fnv1a_random" => Some(Self::Fnv1a),
+            _ => None,
+        }
+    }
+
+    /// The hash.
+    pub(crate) fn of(self, key: &[u8]) -> u32 {
+        match self {
+            Self::Murmur2 => murmur2(key) & 0x7fff_ffff,
+            Self::Crc32 => crc32fast::hash(key),
+            Self::Fnv1a => fnv1a(key),
+        }
+    }
+
+    /// The partition, from 0 up to `count`, without it.
+    pub fn partition(self, key: &[u8], count: NonZeroU32) -> u32 {
+        self.of(key) % count
+    }
+}
+
+/// FNV-1a, 32 bits, without its sign as Sarama's `NewHashPartitioner` has it.
+fn fnv1a(key: &[u8]) -> u32 {
+    let hash = key
+        .iter()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    hash.cast_signed().unsigned_abs()
 }
 
 /// `MurmurHash2`, 32 bits, with Kafka's seed (`org.apache.kafka.common.utils.Utils.murmur2`).
@@ -52,7 +92,7 @@ mod tests {
     #[test]
     fn partitions_are_those_that_there_are() {
         let of = |key: &str, count: u32| {
-            partition(key.as_bytes(), NonZeroU32::new(count).expect("some"))
+            KeyHash::Murmur2.partition(key.as_bytes(), NonZeroU32::new(count).expect("some"))
         };
         assert_eq!((of("21", 1), of("", u32::MAX) < u32::MAX), (0, true));
         // -973932308 & 0x7fffffff = 1173551340
@@ -60,5 +100,16 @@ mod tests {
         let all: std::collections::BTreeSet<_> =
             (0..1000).map(|key| of(&key.to_string(), 8)).collect();
         assert_eq!(all, (0..8).collect());
+    }
+
+    /// The values in the test of librdkafka's function, `unittest_fnv1a`, and the check value of CRC-32.
+    #[test]
+    fn other_hashes_are_those_of_their_producers() {
+        for (key, hash) in
+            [("kafka", 0x0d33_c4e1), ("giberish123456789", 0x77a5_8295), ("", 0x7ee3_623b)]
+        {
+            assert_eq!(KeyHash::Fnv1a.of(key.as_bytes()), hash, "{key}");
+        }
+        assert_eq!(KeyHash::Crc32.of(b"123456789"), 0xcbf4_3926);
     }
 }

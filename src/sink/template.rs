@@ -8,7 +8,7 @@
 use std::fmt::{self, Write as _};
 use std::num::NonZeroU32;
 
-use super::partition::partition;
+use super::partition::KeyHash;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
@@ -94,7 +94,7 @@ impl Template {
                 Part::Key => append_word(key_for(format_args!("key"))?, &is_plain, &mut rendered),
                 Part::Partition(count) => {
                     let key = key_for(format_args!("partition({count})"))?;
-                    let _ = write!(rendered, "{}", partition(key, *count));
+                    let _ = write!(rendered, "{}", KeyHash::Murmur2.partition(key, *count));
                 }
             }
         }

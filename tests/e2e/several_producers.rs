@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use walpost::sink::partition_of;
+use walpost::sink::KeyHash;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::writer::Writer;
 use walpost_bed::{
@@ -15,7 +15,7 @@ use walpost_bed::{
 const CHANGED: &str = "changed the number of producers";
 
 /// The maximum from the beginning, whatever the brokers' distance.
-fn with_several(command: WalpostBuilder) -> WalpostBuilder {
+pub(super) fn with_several(command: WalpostBuilder) -> WalpostBuilder {
     command.env("FAILPOINTS", "several_producers=return").env("WALPOST_KAFKA_MAX_PRODUCERS", "4")
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn distant_brokers(round_trip: Duration) -> (DelayProxy, Kafka,
 fn assert_in_partitions_of_their_keys(records: &[Consumed], count: u32) {
     let count = NonZeroU32::new(count).expect("some");
     for record in records {
-        let partition = partition_of(record.key.as_deref().expect("a key"), count);
+        let partition = KeyHash::Murmur2.partition(record.key.as_deref().expect("a key"), count);
         assert_eq!(u32::try_from(record.partition), Ok(partition), "{:?}", record.key_text());
     }
 }

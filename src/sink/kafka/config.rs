@@ -9,6 +9,7 @@ use rdkafka::config::ClientConfig;
 use super::features;
 use crate::outlet::RECORD_OVERHEAD_BYTES;
 use crate::sink::SinkError;
+use crate::sink::partition::KeyHash;
 
 /// librdkafka's default limit for a message.
 pub(crate) const MESSAGE_MAX_BYTES: u64 = 1_000_000;
@@ -103,6 +104,13 @@ impl WaitsFor {
             Self::Topic(only) => only == topic,
         }
     }
+}
+
+/// How the keys of records are hashed, by librdkafka's `partitioner`; the same for as long as the sink
+/// lives, whatever is reloaded.
+pub(super) fn key_hash(properties: &BTreeMap<String, String>) -> KeyHash {
+    let given = properties.get("partitioner").or_else(|| properties.get("topic.partitioner"));
+    given.and_then(|name| KeyHash::of_partitioner(name)).unwrap_or_default()
 }
 
 /// Checks that the client library accepts the configuration, without connecting.

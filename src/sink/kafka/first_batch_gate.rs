@@ -22,10 +22,13 @@ use rdkafka::producer::{PARTITION_UA, Partitioner};
 
 use crate::ledger::Seq;
 use crate::record::Record;
+use crate::sink::partition::KeyHash;
 
 /// The number of partitions of each topic. Outlives producers.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
+    /// How keys are hashed, for all producers.
+    hash: KeyHash,
     known: Mutex<Known>,
     /// Counts the changes.
     changes: AtomicU64,
@@ -101,18 +104,19 @@ pub(crate) enum PartitionKey {
 }
 
 impl PartitionKey {
-    /// The partition key of this record; `None` if it may use any partition and has no order.
-    pub(crate) fn of(record: &Record<'_>) -> Option<Self> {
+    /// The partition key of this record, whose key is hashed so; `None` if it may use any partition and
+    /// has no order.
+    pub(crate) fn of(record: &Record<'_>, hash: KeyHash) -> Option<Self> {
         match record.partition.map(u32::try_from) {
             Some(Ok(partition)) => Some(Self::Partition(partition)),
-            _ => record.key.map(|key| Self::Hash(hash(key))),
+            _ => record.key.map(|key| Self::Hash(hash.of(key))),
         }
     }
 
     /// The partition key of a record's key.
     #[cfg(test)]
     pub(crate) fn hash_of(key: &[u8]) -> Self {
-        Self::Hash(hash(key))
+        Self::Hash(KeyHash::default().of(key))
     }
 
     /// The partition, if it is known.
@@ -279,6 +283,16 @@ impl Topic {
 }
 
 impl Counts {
+    /// Of producers whose keys are hashed so.
+    pub(crate) fn of_keys(hash: KeyHash) -> Self {
+        Self { hash, ..Self::default() }
+    }
+
+    /// How keys are hashed.
+    pub(crate) fn hash(&self) -> KeyHash {
+        self.hash
+    }
+
     /// The topics in which a record was assigned to a partition.
     pub(crate) fn topics(&self) -> Vec<String> {
         self.lock().counts.keys().cloned().collect()
@@ -355,7 +369,7 @@ impl Partitioner for KeyPartitioner {
             return PARTITION_UA;
         };
         let partition = match key {
-            Some(key) => partition_of(key, count),
+            Some(key) => self.counts.hash.partition(key, count),
             None => self.keyless.fetch_add(1, Ordering::Relaxed) % count,
         };
         i32::try_from(partition).unwrap_or(PARTITION_UA)
@@ -365,35 +379,6 @@ impl Partitioner for KeyPartitioner {
 /// A number of partitions as a length.
 fn index(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
-}
-
-/// The partition of a record with this key among `partitions`, as Java's default partitioner chooses it.
-pub fn partition_of(key: &[u8], partitions: NonZeroU32) -> u32 {
-    hash(key) % partitions
-}
-
-/// Murmur2 with Kafka's seed and without its sign, as in
-/// [`BuiltInPartitioner`](https://kafka.apache.org/documentation/#producerconfigs_partitioner.class).
-pub(crate) fn hash(key: &[u8]) -> u32 {
-    const M: u32 = 0x5bd1_e995;
-    // Modulo 2^32, as in Java, for a key of any length.
-    #[allow(clippy::cast_possible_truncation, reason = "the hash is defined so")]
-    let mut hash = 0x9747_b28c ^ (key.len() as u32);
-    let (words, rest) = key.as_chunks::<4>();
-    for word in words {
-        let mut word = u32::from_le_bytes(*word).wrapping_mul(M);
-        word ^= word >> 24;
-        hash = hash.wrapping_mul(M) ^ word.wrapping_mul(M);
-    }
-    if !rest.is_empty() {
-        for (at, byte) in rest.iter().enumerate() {
-            hash ^= u32::from(*byte) << (8 * at);
-        }
-        hash = hash.wrapping_mul(M);
-    }
-    hash ^= hash >> 13;
-    hash = hash.wrapping_mul(M);
-    (hash ^ (hash >> 15)) & 0x7fff_ffff
 }
 
 #[cfg(test)]
@@ -411,13 +396,13 @@ mod tests {
             ("34", 0x8739_30da),
             ("4", 0x5a4b_5ca1),
         ] {
-            assert_eq!(hash(key.as_bytes()), expected & 0x7fff_ffff, "{key}");
+            assert_eq!(KeyHash::Murmur2.of(key.as_bytes()), expected & 0x7fff_ffff, "{key}");
         }
     }
 
     #[allow(clippy::unnecessary_wraps, reason = "as a record has it")]
     fn keyed(key: &[u8]) -> Option<PartitionKey> {
-        Some(PartitionKey::Hash(hash(key)))
+        Some(PartitionKey::hash_of(key))
     }
 
     /// Of ten keys, in a topic of that many partitions.
@@ -432,7 +417,7 @@ mod tests {
     fn first_record_of_a_partition_is_sent_alone_until_acknowledged() {
         let (mut gate, _) = gate(1);
         assert_eq!(gate.admission("t", keyed(b"a")), Admission::Lead);
-        gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        gate.queued(Seq::new(7), "t", PartitionKey::hash_of(b"a"));
         assert_eq!(gate.admission("t", keyed(b"b")), Admission::Wait);
         assert_eq!(gate.admission("t", None), Admission::Free);
         assert_eq!(gate.admission("another", keyed(b"b")), Admission::Lead);
@@ -467,7 +452,7 @@ mod tests {
     #[test]
     fn added_partitions_are_reported_once_and_need_first_records_again() {
         let (mut gate, partitioner) = gate(1);
-        gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        gate.queued(Seq::new(7), "t", PartitionKey::hash_of(b"a"));
         gate.delivered(Seq::new(7));
         assert_eq!(gate.admission("t", keyed(b"b")), Admission::Free);
         let assigned = || {
@@ -491,7 +476,7 @@ mod tests {
                 (0..20_u8).map(|key| partitioner.partition("t", Some(&[key]), 2, |_| true));
             partitions.max().expect("some")
         };
-        gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        gate.queued(Seq::new(7), "t", PartitionKey::hash_of(b"a"));
         gate.delivered(Seq::new(7));
         assert_eq!(assigned(), 1);
         assert_eq!(gate.admission("t", keyed(b"b")), Admission::Lead);
@@ -501,7 +486,7 @@ mod tests {
     #[test]
     fn each_partition_has_a_first_record_of_its_own() {
         let (mut gate, partitioner) = gate(3);
-        gate.queued(Seq::new(0), "t", PartitionKey::Hash(hash(b"0")));
+        gate.queued(Seq::new(0), "t", PartitionKey::hash_of(b"0"));
         gate.delivered(Seq::new(0));
         let partition = |key: &str| partitioner.partition("t", Some(key.as_bytes()), 3, |_| true);
         let mut started = HashSet::from([partition("0")]);
@@ -514,7 +499,7 @@ mod tests {
             };
             assert_eq!(gate.admission("t", keyed(key.as_bytes())), expected, "{key}");
             if expected == Admission::Lead {
-                gate.queued(Seq::new(number), "t", PartitionKey::Hash(hash(key.as_bytes())));
+                gate.queued(Seq::new(number), "t", PartitionKey::hash_of(key.as_bytes()));
             }
         }
         assert_eq!(started.len(), 3);

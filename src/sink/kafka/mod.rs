@@ -44,7 +44,6 @@ pub use config::{
 pub(crate) use drop_on_threads::drop_on_threads;
 pub(crate) use error::TopicAt;
 pub(super) use features::{built_in, config_error};
-pub use first_batch_gate::partition_of;
 pub(crate) use metadata::CORRECT_ADVERTISED;
 pub use metadata::{
     Brokers, ConnectionFailure, MetadataClient, PartitionState, TlsFailure, TopicError, TopicState,

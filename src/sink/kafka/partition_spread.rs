@@ -10,7 +10,7 @@
 
 use std::num::NonZeroU32;
 
-use super::first_batch_gate::hash;
+use crate::sink::partition::KeyHash;
 
 /// Of so many producers to so many brokers.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,8 @@ impl PartitionSpread {
     /// The number of the producer.
     pub(crate) fn producer_of(self, topic: &str, partition: u32) -> u32 {
         // Topics of few partitions do not all begin with the same producer.
-        (hash(topic.as_bytes()) % self.producers + partition / self.brokers % self.producers)
+        (KeyHash::Murmur2.of(topic.as_bytes()) % self.producers
+            + partition / self.brokers % self.producers)
             % self.producers
     }
 }

@@ -44,7 +44,7 @@ use super::ack_monitor::AckMonitor;
 use super::batch_size::BatchSize;
 use super::config::{
     KafkaConfig, MESSAGE_MAX_BYTES, MissingTopics, batch_bytes, client_config, is_linger_free,
-    requests_in_flight,
+    key_hash, requests_in_flight,
 };
 use super::delivery_reports::Signals;
 use super::diagnostics;
@@ -125,8 +125,9 @@ impl KafkaSink {
         if crash_points::is_armed("several_producers") {
             sizing.applied(sizing.largest(), now);
         }
+        let key_hash = key_hash(&config.properties);
         let config = client_config(config);
-        let (signals, counts) = (Arc::<Signals>::default(), Arc::<Counts>::default());
+        let (signals, counts) = (Arc::<Signals>::default(), Arc::new(Counts::of_keys(key_hash)));
         let parts = PoolParts {
             signals: Arc::clone(&signals),
             counts: Arc::clone(&counts),
@@ -242,7 +243,7 @@ impl Outlet for KafkaSink {
         if self.is_draining() || self.held.has_failed {
             return Err(ProduceError::Full);
         }
-        let partition_key = PartitionKey::of(record);
+        let partition_key = PartitionKey::of(record, self.counts.hash());
         if record.partition.is_some() || self.missing_topics.are_looked_up(record.topic) {
             let (topics, clients) = (&mut self.topics, (&self.config, &self.missing_topics));
             check_topic(topics, clients, record.topic, record.partition)?;

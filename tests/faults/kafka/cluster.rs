@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tokio::sync::MutexGuard;
-use walpost::sink::partition_of;
+use walpost::sink::KeyHash;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Admin, Cluster, Walpost, eventually};
@@ -174,7 +174,8 @@ async fn restart_beside_frozen(report: CaseReport) {
     walpost.kill9().await;
     cluster.node(frozen).pause();
     let is_led_by_another = |key: &String| {
-        let partition = partition_of(key.as_bytes(), NonZeroU32::new(12).expect("not 0"));
+        let partition =
+            KeyHash::Murmur2.partition(key.as_bytes(), NonZeroU32::new(12).expect("not 0"));
         others.iter().any(|other| other.unsigned_abs() == partition)
     };
     let key = (0..100).map(|number| format!("first-{number}")).find(is_led_by_another);

@@ -22,7 +22,7 @@ use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::kafka::ack_monitor::AckMonitor;
 use crate::sink::kafka::batch_size::BatchSize;
-use crate::sink::kafka::config::{batch_bytes, transactional_config};
+use crate::sink::kafka::config::{batch_bytes, key_hash, transactional_config};
 use crate::sink::kafka::delivery_reports::Signals;
 use crate::sink::kafka::error::{self, TopicAt};
 use crate::sink::kafka::features;
@@ -64,9 +64,10 @@ impl TransactionalSink {
     pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
         let (batch_bytes, reload) = (batch_bytes(&config.properties), Reload::new(config));
         let missing_topics = config.missing_topics.clone();
+        let key_hash = key_hash(&config.properties);
         let config = transactional_config(config);
         features::require(&config)?;
-        let (signals, counts) = (Arc::<Signals>::default(), Arc::<Counts>::default());
+        let (signals, counts) = (Arc::<Signals>::default(), Arc::new(Counts::of_keys(key_hash)));
         let parts = PoolParts {
             signals: Arc::clone(&signals),
             counts: Arc::clone(&counts),
