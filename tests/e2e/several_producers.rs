@@ -178,11 +178,12 @@ async fn distant_brokers_and_a_high_rate_get_several_producers() {
     let walpost = fixture.run().await;
     let writers = [0; 4].map(|_| Writer::start(&fixture.postgres, 200));
     let line = walpost.await_line(CHANGED, LONG_TIMEOUT).await;
-    let in_flight = [r#""producers":1,"#, r#""in_flight":5"#];
-    assert!(in_flight.iter().all(|part| line.contains(part)), "{line}");
+    // On a busy machine there may be several at once.
+    let single = r#""producers":1,"#;
+    assert!(line.contains(r#""in_flight":5"#), "{line}");
     eventually(LONG_TIMEOUT, "several producers", async || {
         let lines = walpost.stderr();
-        lines.iter().any(|line| line.contains(CHANGED) && !line.contains(in_flight[0]))
+        lines.iter().any(|line| line.contains(CHANGED) && !line.contains(single))
     })
     .await;
     writers[0].commits(400).await;
