@@ -29,7 +29,7 @@ pub(super) fn write(config: &Config, role: Option<&str>, path: &Path) -> io::Res
 
 fn text(config: &Config, role: Option<&str>) -> String {
     let mut text =
-        "# What `walpost config` calls a setting has a line here, or its default.\n".to_owned();
+        "# Written by `walpost init`. `walpost config` shows the other settings.\n".to_owned();
     for row in config.display() {
         let (Origin::Flag(_) | Origin::Variable(_), Some(value)) = (&row.origin, &row.value) else {
             continue;

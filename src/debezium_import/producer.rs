@@ -67,7 +67,9 @@ const PROPERTIES: &[(&str, Java)] = &[
     ("partitioner.availability.timeout.ms", NotNeeded("it concerns records without a key")),
     (
         "partitioner*",
-        Refused("walpost puts keys where Java's default partitioner does, and nowhere else"),
+        Refused(
+            "walpost puts keys where Java's default partitioner does, or librdkafka's or Sarama's",
+        ),
     ),
     ("interceptor.classes", Refused("a Java class")),
     ("key.serializer", NotNeeded("the profile says how keys are written")),

@@ -68,7 +68,7 @@ const RECORDS: &str = "it makes other records than the profiles: remove it in De
     or keep Debezium";
 const SCHEMA_NAMES: &str = "it is part of schemas, which the profiles do not send";
 const TOPICS: &str =
-    "walpost creates no topics: create them with these settings before the first event";
+    "set kafka.create_topics to PARTITIONS:REPLICAS, or create the topics before the first event";
 
 /// All other known options. The first matching rule applies.
 pub(crate) const OPTIONS: &[Rule] = &[
