@@ -34,7 +34,6 @@ mod message_id;
 mod names_tests;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
-#[cfg(any(feature = "nats", feature = "rabbitmq"))]
 mod partition;
 #[cfg(feature = "rabbitmq")]
 pub(crate) mod rabbitmq;
