@@ -195,7 +195,7 @@ impl Made {
             ),
             SlotUse::Created => former.as_ref().map(rows),
             SlotUse::Unused => {
-                setup::former_rows(client, Some(name), &config.outbox.tables).await.map(rows)
+                setup::former_rows(client, &config.outbox.tables).await.map(rows)
             }
         };
         Ok(Self { slot, refusal })

@@ -99,10 +99,6 @@ pub(crate) async fn apply(
     let (user, version) = limit.on(server_is_ready(client, plan, service)).await??;
     limit.on(slot_is_usable_or_missing(client, plan)).await??;
     for Part { object, sql } in plan.parts() {
-        let former = match object {
-            Object::Slot(_) => limit.on(former_rows(client, None, plan.tables())).await?.cloned(),
-            _ => None,
-        };
         let created = if limit.on(exists(client, &object)).await?? {
             false
         } else {
@@ -112,6 +108,13 @@ pub(crate) async fn apply(
                 _ => limit.at_most(LOCK_LIMIT, done).await?,
             };
             limit.on(created(client, &object, done, &user, service)).await??
+        };
+        // Once the slot is made: what was committed while it waited shows too.
+        let former = match object {
+            Object::Slot(_) if created => {
+                limit.on(former_rows(client, plan.tables())).await?.cloned()
+            }
+            _ => None,
         };
         match &object {
             Object::Table(table) if !created && plan.partition_by().is_some() => {

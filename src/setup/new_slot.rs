@@ -34,24 +34,16 @@ impl SlotUse {
     }
 }
 
-/// The first of the tables that may have rows from before the slot, which it does not send; `None` as the
-/// slot: before one that is made now. A table that may not be read may have some.
+/// The first of the tables that may have rows from before a slot, which it does not send: any row may
+/// be one. A transaction that was open when the slot was requested ends before the slot is made, and
+/// is not sent. A table that may not be read may have some.
 pub(crate) async fn former_rows<'a>(
     client: &Client,
-    slot: Option<&str>,
     tables: &'a [TableName],
 ) -> Option<&'a TableName> {
     for table in tables {
-        // A slot that is made beside others keeps their catalog_xmin, which is older.
-        let sql = format!(
-            "SELECT EXISTS (SELECT FROM {table} t WHERE $1::pg_catalog.text IS NULL OR EXISTS (
-                 SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1
-                    AND (pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) pg_catalog.age(s.catalog_xmin)
-                      OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots o
-                          WHERE o.slot_name <> s.slot_name
-                            AND o.catalog_xmin OPERATOR(pg_catalog.=) s.catalog_xmin))))"
-        );
-        let has_rows = client.query_one(&sql, &[&slot]).await.and_then(|row| row.try_get(0));
+        let sql = format!("SELECT EXISTS (SELECT FROM {table})");
+        let has_rows = client.query_one(&sql, &[]).await.and_then(|row| row.try_get(0));
         if has_rows.unwrap_or(true) {
             return Some(table);
         }

@@ -115,13 +115,24 @@ async fn position_of_a_slot_that_was_used_is_for_adopt() {
 async fn rows_from_before_the_slot_are_not_passed_over_in_silence() {
     let (fixture, topic) = unwritten().await;
     let arguments = ["--state-topic", topic.as_str()];
-    fixture.postgres.execute(&insert(3, 5)).await;
-    init(&fixture, &arguments).await;
-    let sent_by_the_slot = newest_state(&fixture, &topic).await;
-    assert!(sent_by_the_slot.is_some());
     let second = ["--state-topic", topic.as_str(), "--slot", "second"];
-    let printed = init(&fixture, &second).await;
+    // A slot waits for the transactions that are open, and does not send them.
+    let writer = fixture.postgres.client().await;
+    writer.batch_execute(&format!("BEGIN; {}", insert(3, 5))).await.expect("rows");
+    let making = fixture.command("init").arg("--apply").args(second).start();
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+    eventually(LONG_TIMEOUT, "the slot waits", async || {
+        fixture.postgres.query_text(waits).await.as_deref() == Some("1")
+    })
+    .await;
+    writer.batch_execute("COMMIT").await.expect("committed");
+    assert_eq!(ended(&making).await.0, Some(0), "{:?}", making.stderr());
+    let printed = making.stdout().join("\n");
     assert!(printed.contains("may have rows from before the slot"), "{printed}");
+    // Nor is it known of a slot that was there, and has sent nothing.
+    let printed = init(&fixture, &arguments).await;
+    assert!(printed.contains("may have rows from before the slot"), "{printed}");
+    assert_eq!(newest_state(&fixture, &topic).await, None);
     let (code, said) = fixture.run_to_its_end(&second).await;
     assert_eq!(code, Some(78), "{said}");
     fixture.postgres.execute("SELECT pg_drop_replication_slot('second')").await;
