@@ -3,9 +3,9 @@
 //!
 //!     cargo run --example embed -- walpost.toml 60
 //!
-//! The outbox, publication and slot must be there: `walpost init --apply` makes
-//! them. What a supervisor does for the program (starting it again after an
-//! error that passes, telling a person of one that does not) is left to you.
+//! The outbox, publication and slot must be there: `walpost init --apply` makes them, and writes the
+//! slot's position to the state topic. What a supervisor does for the program (starting it again
+//! after an error that passes, telling a person of one that does not) is left to you.
 
 use std::future::Future;
 use std::io::IsTerminal as _;
