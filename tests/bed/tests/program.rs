@@ -53,8 +53,9 @@ async fn environment_of_the_test_is_not_inherited() {
     let mut found: Vec<_> =
         lines.iter().filter(|line| foreign.iter().any(|name| line.starts_with(name))).collect();
     found.sort();
-    // Without endpoints, unless a test asks for them.
-    assert_eq!(found, ["WALPOST_ADMIN_LISTEN=off", "WALPOST_SLOT=mine"]);
+    // Without endpoints and without a state topic, unless a test asks for them.
+    let off = ["WALPOST_ADMIN_LISTEN=off", "WALPOST_DELIVERY_STATE_TOPIC=off"];
+    assert_eq!(found, [off[0], off[1], "WALPOST_SLOT=mine"]);
     assert!(lines.iter().any(|line| line.starts_with("PATH=")));
 }
 
