@@ -36,10 +36,26 @@ pub(super) fn command(file: &Path) -> Exit {
 
 /// The file's content; `-` is standard input.
 fn read(file: &Path) -> io::Result<String> {
-    if file != Path::new("-") {
-        return fs::read_to_string(file);
+    let bytes = if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes)?;
+        bytes
+    } else {
+        fs::read(file)?
+    };
+    let (units, is_little_endian) = match &bytes[..] {
+        [0xff, 0xfe, units @ ..] => (units, true),
+        [0xfe, 0xff, units @ ..] => (units, false),
+        _ => return String::from_utf8(bytes).map_err(io::Error::other),
+    };
+    // As PowerShell writes files.
+    let (pairs, rest) = units.as_chunks();
+    let read = if is_little_endian { u16::from_le_bytes } else { u16::from_be_bytes };
+    let units: Vec<u16> = pairs.iter().map(|pair| read(*pair)).collect();
+    if !rest.is_empty() {
+        return Err(io::Error::other(
+            "not UTF-16 as its byte-order mark says: half a character is left",
+        ));
     }
-    let mut text = String::new();
-    io::stdin().lock().read_to_string(&mut text)?;
-    Ok(text)
+    String::from_utf16(&units).map_err(io::Error::other)
 }

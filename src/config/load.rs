@@ -300,7 +300,7 @@ impl Values {
         let given = self.0.contains_key(&Setting::Debezium);
         if given && profile.is_none() {
             let reason = "has no effect with the profile `walpost`: set record.profile to debezium, \
-                          debezium-json, debezium-binary or debezium-binary-json";
+                          debezium-json, debezium-string-json, debezium-binary or debezium-binary-json";
             return Err(self.invalid(Setting::Debezium, reason));
         }
         let options = self.properties(Setting::Debezium).iter().cloned();

@@ -138,7 +138,7 @@ settings! {
         .flag("--message-prefix", "PREFIX");
     OutboxPlainMessagePrefix = row("outbox.plain_message_prefix", Text, "Start of the prefix of logical messages to publish as events, with type and key in the prefix, as in `PREFIX:order:A-7`, and the value as content.")
         .flag("--plain-message-prefix", "PREFIX");
-    RecordProfile = row("record.profile", Text, "Record format: `walpost`, or that of Debezium's outbox event router: `debezium`, `debezium-json`, `debezium-binary` or `debezium-binary-json`.")
+    RecordProfile = row("record.profile", Text, "Record format: `walpost`, or that of Debezium's outbox event router: `debezium`, `debezium-json`, `debezium-string-json`, `debezium-binary` or `debezium-binary-json`.")
         .details("The Debezium profiles differ in the converters whose records they reproduce.")
         .flag("--profile", "NAME").default("walpost");
     RecordTopic = row("record.topic", Text, "Topic, a template over the columns of the row.")
@@ -420,9 +420,9 @@ pub(crate) fn nearest<'a>(
     if let Some(same) = known.clone().find(|name| last(name) == wrong_last) {
         return Some(same);
     }
-    let longer = known.clone().filter(|name| name.starts_with(wrong));
-    if let (Some(longer), true) = (longer.clone().next(), longer.count() == 1) {
-        return Some(longer);
+    let mut longer = known.clone().filter(|name| name.starts_with(wrong));
+    if let (Some(only), None) = (longer.next(), longer.next()) {
+        return Some(only);
     }
     known
         .map(|name| {

@@ -26,6 +26,7 @@ const SCHEMAS: &str = "the JsonConverter writes {\"schema\": â€¦, \"payload\": â
 const REGISTRY: &str = "records of a schema registry: walpost has no such profile";
 const NO_PROFILE: &str = "no profile of walpost writes so: profiles are `debezium` (StringConverter for \
     key and value), `debezium-json` (JsonConverter with schemas.enable=false for both), \
+    `debezium-string-json` (StringConverter for the key, such a JsonConverter for the value), \
     `debezium-binary` (StringConverter for the key, ByteArrayConverter for the value) and \
     `debezium-binary-json` (StringConverter for the key, Debezium's BinaryDataConverter with a \
     JsonConverter as its delegate for the value)";
@@ -40,6 +41,7 @@ pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     let profile = match (&key.form, &value.form) {
         (Ok(Form::Text), Ok(Form::Text)) => Some("debezium"),
         (Ok(Form::Json), Ok(Form::Json)) => Some("debezium-json"),
+        (Ok(Form::Text), Ok(Form::Json)) => Some("debezium-string-json"),
         (Ok(Form::Text), Ok(Form::Bytes)) => Some("debezium-binary"),
         (Ok(Form::Text), Ok(Form::BytesOrJson)) => Some("debezium-binary-json"),
         _ => None,

@@ -23,6 +23,21 @@ pub enum ImportError {
         /// The option.
         name: String,
     },
+    /// A shell script without a connector's configuration as JSON.
+    #[error(
+        "it is a shell script, and no connector's configuration in it can be read: give the JSON alone, \
+         or what `curl http://connect:8083/connectors/NAME` prints"
+    )]
+    Script,
+    /// A list of several connectors.
+    #[error(
+        "it has several connectors or none for PostgreSQL ({names}): give what \
+         `curl http://connect:8083/connectors/NAME` prints of one"
+    )]
+    Several {
+        /// Their names.
+        names: String,
+    },
     /// It contains no option.
     #[error("it contains no options")]
     Empty,

@@ -44,6 +44,8 @@ impl Options {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let pairs = if text.trim_start().starts_with('{') {
             json(serde_json::from_str(text)?)?
+        } else if is_script(text) {
+            json(in_script(text).ok_or(ImportError::Script)?)?
         } else if is_yaml(text) {
             return Err(ImportError::Yaml);
         } else {
@@ -63,7 +65,7 @@ impl Options {
                 continue;
             }
             let (bare, value) = match host {
-                Host::Connect => (name.clone(), value.trim().to_owned()),
+                Host::Connect => (present_name(&name), value.trim().to_owned()),
                 Host::Server => (server_name(&name), unescape(value.trim())),
             };
             left.push((bare, LayerValue { place, name, value }));
@@ -110,8 +112,13 @@ pub(crate) fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The plain map, or that of Kafka Connect's REST interface with a map `config`.
+/// The plain map, or that of Kafka Connect's REST interface with a map `config`, or the only connector
+/// for PostgreSQL among those that `GET /connectors?expand=info` lists.
 fn json(document: Map<String, Value>) -> Result<Vec<(String, String)>, ImportError> {
+    let listed = |value: &Value| value.get("info").is_some_and(|info| info.get("config").is_some());
+    if !document.is_empty() && document.values().all(listed) {
+        return json(only_postgres(document)?);
+    }
     let mut pairs = Vec::new();
     let mut config = None;
     for (name, value) in document {
@@ -133,6 +140,46 @@ fn json(document: Map<String, Value>) -> Result<Vec<(String, String)>, ImportErr
     Ok(pairs)
 }
 
+/// What is known of the connector for PostgreSQL, or of the only one.
+fn only_postgres(mut listed: Map<String, Value>) -> Result<Map<String, Value>, ImportError> {
+    let is_postgres = |connector: &Value| {
+        let class = connector.pointer("/info/config/connector.class").and_then(Value::as_str);
+        class.is_some_and(|class| class.contains("Postgres"))
+    };
+    if listed.len() > 1 {
+        listed.retain(|_, connector| is_postgres(connector));
+    }
+    let names = || listed.keys().cloned().collect::<Vec<_>>().join(", ");
+    if listed.len() != 1 {
+        return Err(ImportError::Several { names: names() });
+    }
+    match listed
+        .into_iter()
+        .next()
+        .and_then(|(_, mut connector)| connector.get_mut("info").map(Value::take))
+    {
+        Some(Value::Object(info)) => Ok(info),
+        _ => Err(ImportError::Empty),
+    }
+}
+
+/// Whether the text is a shell script that sends a connector's configuration.
+fn is_script(text: &str) -> bool {
+    let line = |line: &str| line.trim_start().starts_with("curl ") || line.contains("| curl ");
+    text.starts_with("#!") || text.lines().any(line)
+}
+
+/// The first JSON map in a script that has a connector's options.
+fn in_script(text: &str) -> Option<Map<String, Value>> {
+    text.match_indices('{').find_map(|(start, _)| {
+        let maps = serde_json::Deserializer::from_str(&text[start..]).into_iter();
+        let map: Map<String, Value> = maps.flatten().next()?;
+        let has_class = |map: &Map<String, Value>| map.contains_key("connector.class");
+        let config = map.get("config").and_then(Value::as_object);
+        (has_class(&map) || config.is_some_and(has_class)).then_some(map)
+    })
+}
+
 fn scalar(name: &str, value: Value) -> Result<String, ImportError> {
     match value {
         Value::String(text) => Ok(text),
@@ -148,6 +195,19 @@ fn is_yaml(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("apiVersion:"))
 }
 
+/// The name since Debezium 1.3 of an option that had another before.
+fn present_name(name: &str) -> String {
+    match name.rsplit_once('.') {
+        Some((kind @ ("schema" | "table" | "column"), "whitelist")) => {
+            format!("{kind}.include.list")
+        }
+        Some((kind @ ("schema" | "table" | "column"), "blacklist")) => {
+            format!("{kind}.exclude.list")
+        }
+        _ => name.to_owned(),
+    }
+}
+
 /// The Kafka Connect name for an option of Debezium Server
 /// (<https://debezium.io/documentation/reference/stable/operations/debezium-server.html>).
 fn server_name(name: &str) -> String {
@@ -160,7 +220,7 @@ fn server_name(name: &str) -> String {
         ("sink.kafka.producer.", "producer.override."),
     ] {
         if let Some(rest) = bare.strip_prefix(prefix) {
-            return format!("{replacement}{rest}");
+            return present_name(&format!("{replacement}{rest}"));
         }
     }
     match bare {
@@ -208,6 +268,8 @@ mod tests {
             r#"{"name": "n", "config": {"tasks.max": "1", "b": " true ", "c": ""}}"#,
             r#"{"name": "m", "config": {"name": "n", "tasks.max": "1", "b": "true", "c": ""},
                 "tasks": [{"connector": "n", "task": 0}], "type": "source"}"#,
+            r#"{"m": {"info": {"name": "m", "config": {"name": "n", "tasks.max": "1", "b": "true",
+                "c": ""}, "tasks": [], "type": "source"}, "status": {"tasks": []}}}"#,
         ] {
             let options = Options::read(text).unwrap();
             let mut names = names(&options);
@@ -226,10 +288,34 @@ mod tests {
             ("{\"a\": {\"b\": \"c\"}}", "`a`"),
             ("{\"config\": [1]}", "`config`"),
             ("a=\\u1", "line 1"),
+            (
+                r#"{"a": {"info": {"config": {}}}, "b": {"info": {"config": {}}}}"#,
+                "several connectors",
+            ),
+            ("curl -d \"{\\\"config\\\": {}}\" http://connect:8083/connectors", "script"),
             ("apiVersion: kafka.strimzi.io/v1\nkind: KafkaConnector\n", "YAML"),
         ] {
             let error = Options::read(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_connector_is_found_in_a_list_and_in_a_script() {
+        let postgres = r#""connector.class": "io.debezium.connector.postgresql.PostgresConnector""#;
+        let [other, wanted] = [
+            r#"{"config": {"connector.class": "x.Sink", "tasks.max": "2"}}"#.to_owned(),
+            format!(r#"{{"name": "n", "config": {{{postgres}, "table.whitelist": "a.b"}}}}"#),
+        ];
+        for text in [
+            format!(r#"{{"sink": {{"info": {other}}}, "n": {{"info": {wanted}}}}}"#),
+            format!(
+                "#!/bin/sh\nf() {{ echo \"${{HOST}}\"; }}\ncurl -X POST -d '{wanted}' \"$(f)\"\n"
+            ),
+            format!("cat <<END | curl -d @- http://connect:8083/connectors\n{wanted}\nEND\n"),
+        ] {
+            let options = Options::read(&text).unwrap();
+            assert_eq!(options.value("table.include.list"), Some("a.b"), "{text}");
         }
     }
 

@@ -27,6 +27,7 @@ pub(crate) const ROUTER: &[Rule] = &[
     ),
     rules::flag("table.expand.json.payload"),
     rules::one_of("table.json.payload.null.behavior", &["ignore", "optional_bytes"]),
+    rules::one_of("table.json.payload.empty.array.behavior", &["ignore", "optional_string"]),
     rules::text("route.by.field", "aggregatetype"),
     rules::text("route.topic.regex", "(?<routedByValue>.*)"),
     rules::text("route.topic.replacement", "outbox.event.${routedByValue}"),
@@ -34,14 +35,6 @@ pub(crate) const ROUTER: &[Rule] = &[
     Rule(
         "table.field.event.type",
         What::NotNeeded("the event router makes nothing of it; a placement sends the column"),
-    ),
-    Rule(
-        "table.json.payload.empty.array.behavior",
-        What::Only(
-            &["ignore"],
-            "Debezium's default",
-            "walpost drops empty arrays, Debezium's default",
-        ),
     ),
 ];
 

@@ -147,6 +147,13 @@ fn stdin_is_read_and_invalid_input_is_rejected() {
     let output = program(&["-"], &text);
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), read(&corpus().join("strings.toml")));
+    for bytes_of in [u16::to_le_bytes, u16::to_be_bytes] {
+        let utf16: Vec<u8> = format!("\u{feff}{text}").encode_utf16().flat_map(bytes_of).collect();
+        let output = program(&["-"], &utf16);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let half = program(&["-"], &utf16[..utf16.len() - 1]);
+        assert!(String::from_utf8_lossy(&half.stderr).contains("half a character"), "{half:?}");
+    }
 
     for (argument, text, reason) in [
         ("-", "{", "JSON"),
@@ -161,7 +168,7 @@ fn stdin_is_read_and_invalid_input_is_rejected() {
     }
 }
 
-fn program(arguments: &[&str], input: &str) -> Output {
+fn program(arguments: &[&str], input: impl AsRef<[u8]>) -> Output {
     use std::io::Write as _;
     let mut child = Command::new(env!("CARGO_BIN_EXE_walpost"))
         .arg("import-debezium")
@@ -172,7 +179,7 @@ fn program(arguments: &[&str], input: &str) -> Output {
         .spawn()
         .expect("walpost starts");
     // A process that does not read its input has exited already.
-    let _ = child.stdin.take().expect("it is piped").write_all(input.as_bytes());
+    let _ = child.stdin.take().expect("it is piped").write_all(input.as_ref());
     child.wait_with_output().expect("walpost ends")
 }
 

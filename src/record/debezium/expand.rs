@@ -67,15 +67,24 @@ impl Budget {
     }
 }
 
-/// Expands `text`; `keep_nulls` means `table.json.payload.null.behavior=optional_bytes`.
-pub(super) fn expand(text: &str, keep_nulls: bool) -> Expanded {
+/// What is expanded besides values with a type.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Keep {
+    /// NULLs: `table.json.payload.null.behavior=optional_bytes`.
+    pub(super) nulls: bool,
+    /// Empty arrays: `table.json.payload.empty.array.behavior=optional_string`.
+    pub(super) empty_arrays: bool,
+}
+
+/// Expands `text`.
+pub(super) fn expand(text: &str, keep: Keep) -> Expanded {
     if !text.starts_with(['{', '[']) {
         return Expanded::Text;
     }
     if text.len() > BYTES_MAX {
         return Expanded::TooLarge;
     }
-    match object(text, keep_nulls) {
+    match object(text, keep) {
         Ok(object) => Expanded::Object(object),
         Err(Fault::NoSchema) => Expanded::Text,
         Err(Fault::Misfit) => Expanded::Misfit,
@@ -83,12 +92,12 @@ pub(super) fn expand(text: &str, keep_nulls: bool) -> Expanded {
     }
 }
 
-fn object(text: &str, keep_nulls: bool) -> Result<ConnectValue<'static>, Fault> {
+fn object(text: &str, keep: Keep) -> Result<ConnectValue<'static>, Fault> {
     // Anything after the first complete value is ignored.
     let first = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>().next();
     let Some(Ok(raw)) = first else { return Err(Fault::NoSchema) };
     let node = Node::read(raw, &mut Budget::new())?;
-    let schema = schema(&node, keep_nulls)?.ok_or(Fault::NoSchema)?;
+    let schema = schema(&node, keep)?.ok_or(Fault::NoSchema)?;
     let value = fit(&node, &schema, &mut Budget::new())?;
     if matches!(node, Node::Object(_)) { Ok(value) } else { Err(Fault::Misfit) }
 }
@@ -141,10 +150,10 @@ fn fit(node: &Node, schema: &Schema, budget: &mut Budget) -> Result<ConnectValue
     })
 }
 
-/// The schema of a value; `None` if it is omitted: NULL, and an empty array.
-fn schema(node: &Node, keep_nulls: bool) -> Result<Option<Schema>, Fault> {
+/// The schema of a value; `None` if it is omitted: NULL, and an empty array, unless they are kept.
+fn schema(node: &Node, keep: Keep) -> Result<Option<Schema>, Fault> {
     Ok(Some(match node {
-        Node::Null if keep_nulls => Schema::Null,
+        Node::Null if keep.nulls => Schema::Null,
         Node::Null => return Ok(None),
         Node::Bool(_) => Schema::Bool,
         Node::Int32(_) => Schema::Int32,
@@ -152,19 +161,22 @@ fn schema(node: &Node, keep_nulls: bool) -> Result<Option<Schema>, Fault> {
         Node::Huge => Schema::Huge,
         Node::Double(_) => Schema::Double,
         Node::Text(_) => Schema::Text,
+        Node::Array(elements) if elements.is_empty() && keep.empty_arrays => {
+            Schema::Array(Box::new(Schema::Text))
+        }
         Node::Array(elements) if elements.is_empty() => return Ok(None),
-        Node::Array(elements) => Schema::Array(Box::new(of_elements(elements, keep_nulls)?)),
-        Node::Object(members) => Schema::Object(of_members(members, keep_nulls)?),
+        Node::Array(elements) => Schema::Array(Box::new(of_elements(elements, keep)?)),
+        Node::Object(members) => Schema::Object(of_members(members, keep)?),
     }))
 }
 
-fn of_members(members: &IndexMap<String, Node>, keep_nulls: bool) -> Result<Members, Fault> {
+fn of_members(members: &IndexMap<String, Node>, keep: Keep) -> Result<Members, Fault> {
     let mut found = Members::with_capacity(members.len());
     for (name, node) in members {
         if name.is_empty() {
             return Err(Fault::NoSchema);
         }
-        if let Some(schema) = schema(node, keep_nulls)? {
+        if let Some(schema) = schema(node, keep)? {
             found.insert(name.clone(), schema);
         }
     }
@@ -172,23 +184,23 @@ fn of_members(members: &IndexMap<String, Node>, keep_nulls: bool) -> Result<Memb
 }
 
 /// The common schema of an array's elements.
-fn of_elements(elements: &[Node], keep_nulls: bool) -> Result<Schema, Fault> {
+fn of_elements(elements: &[Node], keep: Keep) -> Result<Schema, Fault> {
     let mut values = elements.iter().filter(|node| **node != Node::Null).peekable();
     let Some(first) = values.peek().copied() else {
-        return if keep_nulls { Ok(Schema::Null) } else { Err(Fault::NoSchema) };
+        return if keep.nulls { Ok(Schema::Null) } else { Err(Fault::NoSchema) };
     };
     let kind = std::mem::discriminant(first);
     if values.clone().any(|node| std::mem::discriminant(node) != kind) {
         return Err(Fault::NoSchema);
     }
     if !matches!(first, Node::Object(_)) {
-        return schema(first, keep_nulls)?.ok_or(Fault::NoSchema);
+        return schema(first, keep)?.ok_or(Fault::NoSchema);
     }
     let mut members = Members::new();
     let mut is_uniform = true;
     for (index, node) in values.enumerate() {
         let Node::Object(mine) = node else { continue };
-        let found = of_members(mine, keep_nulls)?;
+        let found = of_members(mine, keep)?;
         is_uniform &= index == 0 || found.len() == members.len();
         merge(&mut members, found);
         // With as many members as this object has, the comparison's cost is covered by the
@@ -222,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn expanded(text: &str) -> String {
-        match expand(text, false) {
+        match expand(text, Keep::default()) {
             Expanded::Text => "text".to_owned(),
             Expanded::Misfit => "misfit".to_owned(),
             Expanded::TooLarge => "too large".to_owned(),
@@ -277,8 +289,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_expanded_or_not(text in "[{}\\[\\],:\"ab\\\\1e.nul -]{0,30}") {
-            let _ = (expand(&text, false), expand(&text, true));
-            let _ = expand(&format!("{{\"a\":{text}}}"), false);
+            let all = Keep { nulls: true, empty_arrays: true };
+            let _ = (expand(&text, Keep::default()), expand(&text, all));
+            let _ = expand(&format!("{{\"a\":{text}}}"), Keep::default());
         }
     }
 }

@@ -33,6 +33,8 @@ pub enum Converters {
     String,
     /// `JsonConverter` without schemas for both.
     Json,
+    /// `StringConverter` for the key, `JsonConverter` without schemas for the value.
+    StringJson,
     /// `StringConverter` for the key, `ByteArrayConverter` for the value.
     Binary,
     /// `StringConverter` for the key; for the value Debezium's `BinaryDataConverter`, which passes
@@ -42,9 +44,10 @@ pub enum Converters {
 
 impl Converters {
     /// All of them, by the profile's name in the configuration.
-    pub const NAMES: [(&str, Self); 4] = [
+    pub const NAMES: [(&str, Self); 5] = [
         ("debezium", Self::String),
         ("debezium-json", Self::Json),
+        ("debezium-string-json", Self::StringJson),
         ("debezium-binary", Self::Binary),
         ("debezium-binary-json", Self::BinaryJson),
     ];

@@ -4,6 +4,7 @@
 
 use crate::record::placement::{Placement, Target};
 
+use super::expand::Keep;
 use super::modes::{Binary, Decimals, Intervals, Modes, Times};
 
 /// An option whose value is not supported.
@@ -32,7 +33,7 @@ pub(super) struct Options {
     pub(super) missing_ignored: bool,
     pub(super) tombstones: bool,
     pub(super) expand: bool,
-    pub(super) keep_nulls: bool,
+    pub(super) keep: Keep,
     pub(super) modes: Modes,
 }
 
@@ -51,14 +52,14 @@ impl Default for Options {
             missing_ignored: false,
             tombstones: false,
             expand: false,
-            keep_nulls: false,
+            keep: Keep::default(),
             modes: Modes::default(),
         }
     }
 }
 
 /// The names of all options.
-pub const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 20] = [
     "table.field.event.id",
     "table.field.event.key",
     "table.field.event.payload",
@@ -69,6 +70,7 @@ pub const NAMES: [&str; 19] = [
     "table.op.invalid.behavior",
     "table.expand.json.payload",
     "table.json.payload.null.behavior",
+    "table.json.payload.empty.array.behavior",
     "route.by.field",
     "route.topic.regex",
     "route.topic.replacement",
@@ -106,7 +108,11 @@ impl Options {
             "table.op.invalid.behavior" => operations(value)?,
             "table.expand.json.payload" => self.expand = truth(value)?,
             "table.json.payload.null.behavior" => {
-                self.keep_nulls = one_of(value, &[("ignore", false), ("optional_bytes", true)])?;
+                self.keep.nulls = one_of(value, &[("ignore", false), ("optional_bytes", true)])?;
+            }
+            "table.json.payload.empty.array.behavior" => {
+                let known = [("ignore", false), ("optional_string", true)];
+                self.keep.empty_arrays = one_of(value, &known)?;
             }
             "route.by.field" => self.route_by = column(value)?,
             "route.topic.regex" => value.clone_into(&mut self.regex),

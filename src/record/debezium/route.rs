@@ -59,7 +59,7 @@ impl DebeziumRouter {
         let (key, value) = match config.converters {
             Converters::String | Converters::Binary => (Converter::Java, Converter::Java),
             Converters::Json => (Converter::Json, Converter::Json),
-            Converters::BinaryJson => (Converter::Java, Converter::Json),
+            Converters::StringJson | Converters::BinaryJson => (Converter::Java, Converter::Json),
         };
         let builder = Builder { config, placed, placements, key, value };
         let (topics, topic) = (Topics::default(), String::new());
@@ -179,7 +179,7 @@ impl Builder {
         if !self.config.options.expand {
             return Ok(connect_value);
         }
-        match expand(text, self.config.options.keep_nulls) {
+        match expand(text, self.config.options.keep) {
             Expanded::Text => Ok(connect_value),
             Expanded::Object(object) => Ok(object),
             Expanded::TooLarge => Err(payload.undecodable(

@@ -21,8 +21,9 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         if usual || ["uuid", "int8"].contains(&kind.name) {
             let count = if kind.name == "bytea" { count } else { 2 };
             all.push(payload(Profile::Binary, "payload", kind, count, &[]));
+            all.push(payload(Profile::TextJson, "payload", kind, 2, &[]));
             let tombstones = [("route.tombstone.on.empty.payload", "true")];
-            for profile in [Profile::Text, Profile::Json, Profile::Binary] {
+            for profile in [Profile::Text, Profile::Json, Profile::TextJson, Profile::Binary] {
                 all.push(payload(profile, "tombstone", kind, 2, &tombstones));
             }
         }
@@ -92,6 +93,7 @@ fn empty_texts() -> Vec<Scenario> {
 }
 
 const EXPAND: (&str, &str) = ("table.expand.json.payload", "true");
+const KEEP_EMPTY: (&str, &str) = ("table.json.payload.empty.array.behavior", "optional_string");
 const KEEP_NULLS: (&str, &str) = ("table.json.payload.null.behavior", "optional_bytes");
 
 fn expanded() -> Vec<Scenario> {
@@ -100,18 +102,9 @@ fn expanded() -> Vec<Scenario> {
         Plan::new(json, &format!("expand/{name}"), &columns(sql)).router(router)
     };
     let documents = || DOCUMENTS.iter().copied();
-    let text = DOCUMENTS.iter().chain(NO_DOCUMENTS).copied();
-    vec![
-        plan("jsonb", "jsonb", &[EXPAND]).rows(ROW, documents()).done(),
-        plan("json", "json", &[EXPAND]).rows(ROW, documents()).done(),
-        plan("text", "text", &[EXPAND]).rows(ROW, text).done(),
-        plan("bytea", "bytea", &[EXPAND]).rows(ROW, [r"'\x7b7d'", "NULL"]).done(),
-        plan("keep_nulls", "jsonb", &[EXPAND, KEEP_NULLS]).rows(ROW, documents()).done(),
-        plan("tombstone", "text", &[EXPAND, ("route.tombstone.on.empty.payload", "true")])
-            .rows(ROW, ["'{}'", "'[]'", "''", "'null'", r#"'""'"#, "NULL"])
-            .done(),
+    let envelope = |profile| {
         Plan::new(
-            json,
+            profile,
             "expand/envelope",
             "id uuid, aggregatetype text, aggregateid text,
                 payload jsonb, kind text, data jsonb",
@@ -124,7 +117,22 @@ fn expanded() -> Vec<Scenario> {
             "{id}, 'order', 'key', {}, 'placed', '{\"a\": 1.50}'",
             ["'{\"b\": 1, \"a\": [1, 2]}'", "'[1, 2]'", "'{}'", "'1'", "'{\"c\": 1}'", "NULL"],
         )
-        .done(),
+        .done()
+    };
+    let text = DOCUMENTS.iter().chain(NO_DOCUMENTS).copied();
+    vec![
+        plan("jsonb", "jsonb", &[EXPAND]).rows(ROW, documents()).done(),
+        plan("json", "json", &[EXPAND]).rows(ROW, documents()).done(),
+        plan("text", "text", &[EXPAND]).rows(ROW, text).done(),
+        plan("bytea", "bytea", &[EXPAND]).rows(ROW, [r"'\x7b7d'", "NULL"]).done(),
+        plan("keep_nulls", "jsonb", &[EXPAND, KEEP_NULLS]).rows(ROW, documents()).done(),
+        plan("keep_empty_arrays", "jsonb", &[EXPAND, KEEP_EMPTY]).rows(ROW, documents()).done(),
+        plan("keep_both", "jsonb", &[EXPAND, KEEP_NULLS, KEEP_EMPTY]).rows(ROW, documents()).done(),
+        plan("tombstone", "text", &[EXPAND, ("route.tombstone.on.empty.payload", "true")])
+            .rows(ROW, ["'{}'", "'[]'", "''", "'null'", r#"'""'"#, "NULL"])
+            .done(),
+        envelope(json),
+        envelope(Profile::TextJson),
         Plan::new(Profile::Text, "expand/jsonb", &columns("jsonb"))
             .router(&[EXPAND])
             .rows(

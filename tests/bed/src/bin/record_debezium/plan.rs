@@ -10,6 +10,7 @@ use crate::{defaults, modes, options, payloads, placement, routing, types};
 pub(crate) enum Profile {
     Text,
     Json,
+    TextJson,
     Binary,
     BinaryJson,
 }
@@ -20,6 +21,7 @@ impl Profile {
         match self {
             Self::Text => "debezium",
             Self::Json => "debezium-json",
+            Self::TextJson => "debezium-string-json",
             Self::Binary => "debezium-binary",
             Self::BinaryJson => "debezium-binary-json",
         }
@@ -37,6 +39,11 @@ impl Profile {
                 ("value.converter", "io.debezium.converters.BinaryDataConverter"),
                 ("value.converter.delegate.converter.type", json),
                 ("value.converter.delegate.converter.type.schemas.enable", "false"),
+            ],
+            Self::TextJson => vec![
+                ("key.converter", string),
+                ("value.converter", json),
+                ("value.converter.schemas.enable", "false"),
             ],
             Self::Json => vec![
                 ("key.converter", json),

@@ -8,10 +8,13 @@ use crate::values::{KINDS, Kind};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let placed = [Profile::Text, Profile::Json];
+    // Their key and value are written as in the other two.
+    let of_both = KINDS.iter().filter(|kind| ["bytea", "int8", "uuid"].contains(&kind.name));
     let usual = KINDS.iter().map(|kind| ("type", kind));
     usual
         .chain(RARE.iter().map(|kind| ("rare", kind)))
         .flat_map(|(part, kind)| placed.map(|profile| placed_everywhere(part, kind, profile)))
+        .chain(of_both.map(|kind| placed_everywhere("type", kind, Profile::TextJson)))
         .collect()
 }
 
