@@ -109,6 +109,7 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     let of = (publication, columns, before.as_str());
     let (tables, partitioned, are_locked) =
         read(client, &config.outbox.tables, of, arguments).await?;
+    tables.iter().try_for_each(|table| table.require_ids(&proof, &config.source.slot))?;
     let tables = (tables.as_slice(), partitioned.as_slice());
     if arguments.dry_run {
         let stop = AtomicBool::new(false);

@@ -41,10 +41,10 @@ pub(crate) enum PruneError {
     Unproved(Unproved),
     /// Skipped events have no record.
     #[error(
-        "events may have been skipped by the walpost of replication slot \"{0}\", by a policy (poison.*) or by \
-         `walpost skip`, and their rows are all that is left of them: `walpost prune` cannot tell them from \
-         others. Keep the rows, or delete them too with --include-skipped; a slot of another table can be \
-         named with --ignore-slot"
+        "events may have been skipped by the walpost of replication slot \"{0}\", by a policy (poison.*), or by \
+         `walpost skip` and without an id, and their rows are all that is left of them: `walpost prune` cannot \
+         tell them from others. Keep the rows, or delete them too with --include-skipped; a slot of another \
+         table can be named with --ignore-slot"
     )]
     Skips(String),
     /// A table lacks something.

@@ -13,8 +13,10 @@
 //! - The brokers are those to which `walpost run` publishes, by the cluster's id.
 //! - Publication and configuration of the outbox are those of the state. Rows of a table that was added
 //!   may have been written before, and a publication that was changed may not have sent them.
-//! - No walpost with its position in that topic may have skipped events.
+//! - No walpost with its position in that topic may have skipped events, but those that the state names
+//!   by their ids: their rows are kept.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::error::{PruneError, Unproved};
@@ -52,6 +54,8 @@ pub(crate) struct Proof {
     /// The time of `from`, in milliseconds since 1970.
     pub(super) from_ms: u64,
     pub(crate) below: u64,
+    /// The ids of skipped events, whose rows are all that is left of them.
+    pub(crate) kept: BTreeSet<String>,
     /// The slot that keeps newer rows from being deleted, what it has confirmed, and whether it is
     /// lost.
     pub(crate) held_by: Option<(String, Lsn, bool)>,
@@ -104,11 +108,11 @@ impl Proof {
             names().any(|name| name == other) && !wanted.ignored.iter().any(|name| name == other)
         };
         let others = others.iter().filter(|(other, _)| needed(other));
-        let mut all = others.map(|(other, state)| (other, state)).chain([(slot, &state)]);
-        if let Some((slot, _)) = all.find(|(_, state)| state.skips || !state.skipped.is_empty())
-            && !wanted.skipped_too
-        {
-            return Err(PruneError::Skips(slot.clone()));
+        let all = others.map(|(other, state)| (other, state)).chain([(slot, &state)]);
+        let mut kept = BTreeSet::new();
+        for (slot, state) in all.filter(|_| !wanted.skipped_too) {
+            let ids = state.rows_of_skipped().ok_or_else(|| PruneError::Skips(slot.clone()))?;
+            kept.extend(ids.cloned());
         }
         // After the state, which may be newer than what was read before it.
         server.end = ConfirmedSlots::end(client).await?;
@@ -116,7 +120,7 @@ impl Proof {
         let layout = wanted.layout.with(&fingerprint);
         let proof = proof(&server, &state, slot, (&layout, wanted.ignored));
         let proof = proof.map_err(PruneError::Unproved)?;
-        Ok((Self { before_slot_too: wanted.before_slot_too, ..proof }, tables))
+        Ok((Self { before_slot_too: wanted.before_slot_too, kept, ..proof }, tables))
     }
 }
 
@@ -187,7 +191,7 @@ fn proof(
         is_named.then(|| (other.name.clone(), confirmed, other.is_lost))
     });
     let (from, from_ms) = (delivered.from, delivered.from_ms);
-    Ok(Proof { from, before_slot_too: false, from_ms, below, held_by })
+    Ok(Proof { from, before_slot_too: false, from_ms, below, kept: BTreeSet::new(), held_by })
 }
 
 #[cfg(test)]

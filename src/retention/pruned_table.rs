@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postgres_protocol::escape::escape_identifier;
+use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -25,11 +25,12 @@ const TABLE: &str = "
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
 
-/// Columns: whether they have times, with or without a zone, and whether their types are built in; also
-/// as domains.
+/// Columns: whether they have times, with or without a zone, whether their types are built in, and whether
+/// each value has one text: an integer, a uuid or a text; also as domains.
 const COLUMNS: &str = "
     SELECT a.attname::pg_catalog.text, coalesce(type.oid IN (1114, 1184), false),
-           coalesce(type.oid = 1114, false), type.is_built_in
+           coalesce(type.oid = 1114, false), type.is_built_in,
+           coalesce(type.oid IN (20, 21, 23, 25, 1042, 1043, 2950), false)
       FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
      CROSS JOIN {TYPE} AS type (oid, is_built_in, stranger)
      WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
@@ -55,6 +56,8 @@ pub(crate) struct PrunedTable {
     written: String,
     /// Whether that is without a zone: local times seem to be later than they are, or earlier.
     is_without_zone: bool,
+    /// The column of the events' ids, if each has one text.
+    id: Option<String>,
     /// What the publication sends.
     filter: String,
     /// Whether its rows are in partitions.
@@ -153,16 +156,20 @@ impl PrunedTable {
         }
         let rows = client.query(&COLUMNS.replace("{TYPE}", COLUMN_TYPE), &[&oid]).await;
         let rows = rows.map_err(&failed)?;
-        let rows = rows
-            .iter()
-            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)));
-        let columns: Vec<(String, bool, bool, bool)> =
+        let rows = rows.iter().map(|row| {
+            let is_time = (row.try_get(1)?, row.try_get(2)?);
+            Ok((row.try_get(0)?, is_time, row.try_get(3)?, row.try_get(4)?))
+        });
+        let columns: Vec<(String, (bool, bool), bool, bool)> =
             rows.collect::<Result<_, tokio_postgres::Error>>().map_err(&failed)?;
-        let foreign = columns.iter().filter(|(.., is_built_in)| !is_built_in);
+        let is_id = |wanted: &str| columns.iter().any(|(name, .., is_id)| name == wanted && *is_id);
+        let id = names.looked_for(Role::Id).find(|name| is_id(name)).map(str::to_owned);
+        let foreign = columns.iter().filter(|(_, _, is_built_in, _)| !is_built_in);
         let foreign = foreign.map(|(column, ..)| column.clone()).collect();
         let time = |wanted: &str| {
-            let found = columns.iter().find(|(column, is_time, ..)| column == wanted && *is_time);
-            found.map(|(column, _, is_without_zone, _)| {
+            let found =
+                columns.iter().find(|(column, (is_time, _), ..)| column == wanted && *is_time);
+            found.map(|(column, (_, is_without_zone), ..)| {
                 (in_utc(column, *is_without_zone), *is_without_zone)
             })
         };
@@ -185,6 +192,7 @@ impl PrunedTable {
             foreign,
             written,
             is_without_zone,
+            id,
             filter: filter.unwrap_or_else(|| "true".to_owned()),
             is_partitioned,
             attached: 0,
@@ -237,11 +245,29 @@ impl PrunedTable {
     pub(super) fn is_deletable(&self, proof: &Proof, before: &str) -> String {
         let Self { filter, oid, .. } = self;
         let (is_old, is_delivered, is_from_before) =
-            (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
+            (self.is_old(before), self.is_delivered(proof), self.is_from_before(proof));
         // Never a row of another table that has got the name.
         format!(
             "o.tableoid = {oid} AND ({filter}) AND {is_old} AND {is_delivered} AND NOT {is_from_before}"
         )
+    }
+
+    /// That a row `o` is delivered, and not skipped.
+    fn is_delivered(&self, Proof { below, kept, .. }: &Proof) -> String {
+        let is_delivered = format!("({XID}) < {below}");
+        let Some(id) = self.id.as_deref().filter(|_| !kept.is_empty()) else { return is_delivered };
+        let kept: Vec<_> = kept.iter().map(|id| escape_literal(id)).collect();
+        let text = in_text_form(&format!("o.{}", escape_identifier(id)));
+        let kept = format!("ARRAY[{}]::pg_catalog.text[]", kept.join(", "));
+        format!("({is_delivered} AND NOT coalesce(({text}) = ANY ({kept}), false))")
+    }
+
+    /// Fails if rows are to be kept by their ids, and have none.
+    pub(crate) fn require_ids(&self, proof: &Proof, slot: &str) -> Result<(), PruneError> {
+        if self.id.is_none() && !proof.kept.is_empty() {
+            return Err(PruneError::Skips(slot.to_owned()));
+        }
+        Ok(())
     }
 
     fn is_old(&self, before: &str) -> String {
@@ -325,7 +351,7 @@ impl PrunedTable {
         let failed = database(&self.name, "counting the rows");
         let Self { name, filter, oid, .. } = self;
         let (is_old, is_delivered, is_from_before) =
-            (self.is_old(before), proof.is_delivered(), self.is_from_before(proof));
+            (self.is_old(before), self.is_delivered(proof), self.is_from_before(proof));
         let sql = format!(
             "WITH counted AS (
                  SELECT CASE WHEN o.tableoid <> {oid} THEN 2 WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
@@ -381,12 +407,6 @@ pub(super) const XID: &str = "
         - (((SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())
                     ::pg_catalog.text::pg_catalog.int8)
             - o.xmin::pg_catalog.text::pg_catalog.int8) & 4294967295) END";
-
-impl Proof {
-    fn is_delivered(&self) -> String {
-        format!("({XID}) < {}", self.below)
-    }
-}
 
 /// Columns as SQL writes them.
 pub(super) fn listed(columns: &[String], of: &str) -> String {

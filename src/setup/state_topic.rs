@@ -3,10 +3,12 @@
 use rdkafka::admin::{NewTopic, TopicReplication};
 use std::time::{Duration, Instant};
 
+use super::new_slot::Doubt;
 use crate::assembly;
 use crate::config::{Config, SinkKind};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
+use crate::outbox::TableName;
 use crate::position::EventPosition;
 use crate::sink::{KafkaConfig, MetadataClient, TopicAt};
 use crate::source::{self, Control, Facts, Limit, Silent, SourceError, SqlClient, identify_server};
@@ -184,6 +186,22 @@ impl Positions {
         &self.control.client
     }
 
+    /// What speaks against the slot's position, for a slot without one in the state topic.
+    pub(crate) async fn doubt(
+        &self,
+        config: &Config,
+        conninfo: &ConnInfo,
+        is_created: bool,
+        former: Option<TableName>,
+    ) -> Result<Option<Doubt>, AdoptError> {
+        let (slot, tables) = (&config.source.slot, &config.outbox.tables);
+        let doubt = Doubt::of(&self.control.client, slot, tables, is_created, former);
+        let doubt = Limit::new(conninfo, &self.control).on(doubt).await?;
+        doubt.map_err(|error| {
+            SourceError::query("looking at the slot and the outbox", &error).into()
+        })
+    }
+
     /// Reads the position in the state topic again, after another process has written it, and fences
     /// that one.
     pub(crate) async fn read_again(&mut self) -> Result<(), AdoptError> {
@@ -206,6 +224,7 @@ impl Positions {
             generation: former.map_or(1, |state| state.generation + 1),
             cluster: self.cluster.clone(),
             skipped,
+            skipped_ids: former.map(|state| state.skipped_ids.clone()).unwrap_or_default(),
             delivered: former.and_then(|state| state.delivered.clone()),
             rows_upto: former.map(|state| state.rows_upto).unwrap_or_default(),
             skips: former.is_some_and(|state| state.skips),
@@ -259,7 +278,11 @@ impl Positions {
         }
         let is_passed = |skipped: &&EventPosition| skipped.commit_lsn < acked;
         let passed = state.skipped.iter().take_while(is_passed).count();
-        state.skipped.drain(..passed.min(state.skipped.len().saturating_sub(SKIPPED_MAX)));
+        let many = passed.min(state.skipped.len().saturating_sub(SKIPPED_MAX));
+        let forgotten = state.skipped.drain(..many);
+        // Without their ids, their rows are not told from others.
+        let all_known = forgotten.map(|position| state.skipped_ids.contains_key(&position));
+        state.skips |= !all_known.fold(true, |all, known| all && known);
         Ok(state)
     }
 
@@ -358,5 +381,5 @@ fn create_topic(kafka: &KafkaConfig, topic: &str) -> Result<(), AdoptError> {
             .set("segment.ms", "3600000")
             .set("min.cleanable.dirty.ratio", "0.1")
             .set("min.insync.replicas", min_insync);
-    metadata.create_topic(&new).map_err(failed)
+    metadata.create_topic(&new).map(drop).map_err(|not| failed(not.reason))
 }

@@ -1,5 +1,7 @@
 //! The record in the state topic: its key and its value, in JSON.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::delivered::{Bookmark, Delivered, text};
@@ -84,6 +86,8 @@ pub struct State {
     /// Events that are not to be published, by `walpost skip`: those that are still to come, and the
     /// newest of those before. In order.
     pub skipped: Vec<EventPosition>,
+    /// The ids of those of them that were read, which their rows have.
+    pub skipped_ids: BTreeMap<EventPosition, String>,
     /// Which rows are delivered, once that is known.
     pub delivered: Option<Delivered>,
     /// Set while rows of the tables are published that the slot does not send.
@@ -167,6 +171,9 @@ struct Value {
     partial: Option<PartialValue>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skipped: Vec<String>,
+    /// By position.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    skipped_ids: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     delivered: Option<Delivered>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,6 +221,16 @@ struct Version {
 }
 
 impl State {
+    /// The ids of the rows of skipped events; `None` if one may be unknown.
+    pub(crate) fn rows_of_skipped(&self) -> Option<impl Iterator<Item = &String>> {
+        let is_known = |position: &EventPosition| {
+            // What is still to come is not delivered either.
+            position.commit_lsn >= self.acked_upto || self.skipped_ids.contains_key(position)
+        };
+        let all_known = !self.skips && self.skipped.iter().all(is_known);
+        all_known.then(|| self.skipped_ids.values())
+    }
+
     /// A position that an operator accepts: nothing is known of what was published before it.
     pub fn accepted(timeline: u32, acked_upto: Lsn) -> Self {
         Self {
@@ -227,6 +244,7 @@ impl State {
             known_from: Some(acked_upto),
             partial: None,
             skipped: Vec::new(),
+            skipped_ids: BTreeMap::new(),
             delivered: None,
             rows: None,
             rows_upto: Lsn::ZERO,
@@ -310,6 +328,11 @@ impl State {
                 commit_time: identity.map(|(_, commit_time)| commit_time.micros()),
             }),
             skipped: self.skipped.iter().map(ToString::to_string).collect(),
+            skipped_ids: self
+                .skipped_ids
+                .iter()
+                .map(|(at, id)| (at.to_string(), id.clone()))
+                .collect(),
             delivered: self.delivered.clone(),
             rows: self.rows.clone(),
             rows_upto: self.rows_upto,
@@ -347,9 +370,11 @@ impl State {
                 identity: partial.xid.zip(commit_time),
             })
         });
-        let skipped = value.skipped.iter().map(|text| {
+        let event = |text: &str| {
             EventPosition::from_text(text).ok_or_else(|| invalid(&format!("position {text}")))
-        });
+        };
+        let skipped = value.skipped.iter().map(|text| event(text));
+        let skipped_ids = value.skipped_ids.into_iter().map(|(at, id)| Ok((event(&at)?, id)));
         let earlier = value.earlier.iter().map(|text| lsn(text));
         let acked_upto = lsn(&value.acked_upto)?;
         // An older one is of a transaction that was published since, at least once.
@@ -364,6 +389,7 @@ impl State {
             known_from: value.known_from.as_deref().map(lsn).transpose()?,
             partial,
             skipped: skipped.collect::<Result<_, _>>()?,
+            skipped_ids: skipped_ids.collect::<Result<_, _>>()?,
             delivered: value.delivered,
             rows: value.rows,
             rows_upto: value.rows_upto,
@@ -405,6 +431,7 @@ mod tests {
         let event = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         for (last, partial) in [(None, None), (Some(last), None), (Some(last), Some(event))] {
             let skipped = partial.into_iter().collect();
+            let skipped_ids = partial.into_iter().map(|at| (at, "ö\"".to_owned())).collect();
             let identity = Some((u32::MAX, PgTimestamp::from_micros(-6)));
             let delivered = last.map(|last| Delivered::new(last.xid.into(), 8));
             let rows = partial.map(|partial| UnfinishedRows {
@@ -416,8 +443,16 @@ mod tests {
             let rows_upto = partial.map_or(Lsn::ZERO, |partial| partial.commit_lsn);
             let partial = partial.map(|next| Partial { next, identity });
             let earlier = partial.into_iter().map(|partial| partial.next.commit_lsn).collect();
-            let state =
-                State { earlier, partial, skipped, delivered, rows, rows_upto, ..state(last) };
+            let state = State {
+                earlier,
+                partial,
+                skipped,
+                skipped_ids,
+                delivered,
+                rows,
+                rows_upto,
+                ..state(last)
+            };
             assert_eq!(State::of_json(state.to_json().as_bytes()), Ok(state));
         }
     }

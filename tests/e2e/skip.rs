@@ -4,6 +4,7 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, ended, insert, stop};
 use walpost_bed::oracle::judge;
 use walpost_bed::{Major, Postgres};
 
+use super::prune::Kept;
 use super::state_topic::topic;
 
 /// A transaction with an event without a key between others, and others around it.
@@ -80,6 +81,52 @@ async fn only_the_named_event_is_skipped(delivery: &str) {
     let (status, said) = skip(&fixture, &topic, &position, &["--apply"]).await;
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("is not to come any more"), "{said}");
+}
+
+/// Its row is all that is left of it.
+async fn the_row_of_a_skipped_event_alone_is_not_pruned(delivery: &'static str) {
+    let kept = Kept::new(delivery).await;
+    let postgres = &kept.fixture.postgres;
+    postgres.execute("ALTER TABLE public.outbox ALTER aggregate_id DROP NOT NULL").await;
+    let walpost = kept.run().await;
+    for sql in [&insert(20, 3), WITH_KEYLESS, &insert(20, 3)] {
+        postgres.execute(sql).await;
+    }
+    let (status, said) = ended(&walpost).await;
+    assert_eq!(status, Some(4), "{said}");
+    let (_, rest) = said.split_once("`walpost skip --position ").expect("the remedy");
+    let position = rest.split(' ').next().expect("a position").to_owned();
+    let (status, said) = skip(&kept.fixture, &kept.topic, &position, &["--apply"]).await;
+    assert_eq!(status, Some(0), "{said}");
+    let mut walpost = kept.run().await;
+    walpost.await_line(&position, LONG_TIMEOUT).await;
+    kept.delivered().await;
+    // It is still known after a restart, which does not read the event again.
+    walpost.kill9().await;
+    let walpost = kept.run().await;
+    // With another transaction's id than that of the event.
+    postgres
+        .execute("UPDATE public.outbox SET event_type = 'later' WHERE aggregate_id IS NULL")
+        .await;
+    postgres.execute(&insert(20, 3)).await;
+    kept.delivered().await;
+    let (code, said) = kept.prune(&["--older-than", "0s"]).await;
+    assert!(code == Some(0) && said.contains("65 rows deleted"), "{code:?} {said}");
+    let left = "SELECT count(*) || ' ' || count(aggregate_id) FROM public.outbox";
+    assert_eq!(postgres.query_text(left).await.as_deref(), Some("1 0"));
+    let (code, said) = kept.prune(&["--older-than", "0s", "--include-skipped"]).await;
+    assert!(code == Some(0) && said.contains("1 rows deleted"), "{code:?} {said}");
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_of_a_skipped_event_is_kept() {
+    the_row_of_a_skipped_event_alone_is_not_pruned("at-least-once").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_of_an_event_skipped_with_exactly_once_delivery_is_kept() {
+    the_row_of_a_skipped_event_alone_is_not_pruned("exactly-once").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

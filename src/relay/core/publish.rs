@@ -44,7 +44,7 @@ impl Core {
                 self.count_ordinal();
                 Ok(Taken::Yes)
             }
-            (Some(_), _) if self.skips.take(position) => {
+            (Some(ref event), _) if self.skips.take(position, event.as_ref().ok()) => {
                 self.counters.skipped += 1;
                 self.count_event(position);
                 Ok(Taken::Yes)

@@ -1,8 +1,9 @@
 //! Events that an operator has ordered to skip: `walpost skip`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
+use crate::outbox::Event;
 use crate::position::EventPosition;
 
 #[derive(Debug, Default)]
@@ -10,14 +11,18 @@ pub(super) struct Skips {
     ordered: BTreeSet<EventPosition>,
     /// Read and not published.
     taken: Vec<EventPosition>,
+    /// The ids of all that were ever taken and have one.
+    ids: BTreeMap<EventPosition, String>,
 }
 
 impl Skips {
-    /// Whether the event at this position, which is read now, is skipped.
-    pub(super) fn take(&mut self, position: EventPosition) -> bool {
+    /// Whether the event at this position, which is read now, is skipped; `None`: it cannot be read.
+    pub(super) fn take(&mut self, position: EventPosition, event: Option<&Event<'_>>) -> bool {
         let is_ordered = self.ordered.contains(&position);
         if is_ordered {
             self.taken.push(position);
+            let id = event.and_then(|event| str::from_utf8(event.id.as_deref()?).ok());
+            self.ids.extend(id.map(|id| (position, id.to_owned())));
         }
         is_ordered
     }
@@ -32,5 +37,10 @@ impl Core {
     /// Takes the positions of these events that were read since the last call, including replays.
     pub fn take_skipped(&mut self) -> Vec<EventPosition> {
         std::mem::take(&mut self.skips.taken)
+    }
+
+    /// The ids of all these events that were read.
+    pub fn skipped_ids(&self) -> &BTreeMap<EventPosition, String> {
+        &self.skips.ids
     }
 }

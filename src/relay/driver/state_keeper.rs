@@ -239,6 +239,7 @@ impl StateKeeper {
         while let Some(event) = self.take_event() {
             self.apply(event, core)?;
         }
+        self.note_skipped(core);
         match &self.phase {
             // In exactly-once mode it is opened with the next session.
             Phase::Closed(_) if core.is_exactly_once() => {}
@@ -253,6 +254,14 @@ impl StateKeeper {
             Phase::Closed(_) | Phase::Opening => {}
         }
         Ok(())
+    }
+
+    /// Adds the ids of skipped events, before a position behind them is written.
+    fn note_skipped(&mut self, core: &Core) {
+        let Some(state) = &mut self.state else { return };
+        if core.skipped_ids().keys().any(|position| !state.skipped_ids.contains_key(position)) {
+            state.skipped_ids.extend(core.skipped_ids().clone());
+        }
     }
 
     /// Counts a write that takes long as a failure, again and again. librdkafka repeats the end of a

@@ -319,16 +319,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
 fn unusable(settings: &StateSettings, event: &StateEvent) -> SourceError {
     let reason = match event {
         StateEvent::Failed(failure) => failure.to_string(),
-        _ => "it does not exist".to_owned(),
+        _ => "it does not exist. `walpost adopt --apply` creates it and writes the slot's position"
+            .into(),
     };
     let without = "; with delivery.state_topic = \"off\" walpost runs without, and does not notice rows that \
                    a slot skips which is created again or advanced meanwhile";
     let without = if settings.lossy_store.is_some() { "" } else { without };
-    SourceError::Setup(format!(
-        "{} cannot be used: {reason}. `walpost adopt --apply` creates it and writes the slot's \
-         position{without}",
-        settings.place
-    ))
+    SourceError::Setup(format!("{} cannot be used: {reason}{without}", settings.place))
 }
 
 impl StateSettings {
