@@ -47,6 +47,9 @@ pub struct Arguments {
     pub command: Option<Command>,
 }
 
+/// The role that `init` creates.
+pub(super) const DEFAULT_ROLE: &str = "walpost";
+
 /// The commands.
 #[derive(Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "one value exists, once")]
@@ -287,7 +290,7 @@ pub struct InitArguments {
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "walpost.toml", requires = "apply")]
     pub config_file: Option<PathBuf>,
     /// Role to create for walpost, with REPLICATION and no other right
-    #[arg(long, value_name = "NAME", default_value = "walpost")]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_ROLE)]
     pub role: String,
     /// Create no role: walpost connects as an existing one
     #[arg(long, conflicts_with = "role")]

@@ -1,26 +1,23 @@
 //! `walpost init`: prints the SQL of the setup, or applies it.
 
+use std::error::Error;
 use std::path::Path;
 
-use tokio_postgres::{Client, Error};
-
-use super::args::InitArguments;
+use super::args::{DEFAULT_ROLE, InitArguments};
 use super::recover::RowOptions;
 use super::stdout::{complain, print, say, with_flags};
 use super::{Exit, adopt, block_on, configuration, init_file, logged, recover, require_kafka};
-use crate::config::{Config, Environment, Flags, Origin, Setting, SinkKind};
-use crate::outbox::TableName;
+use crate::config::{Config, Environment, Flags, Origin, Setting, SinkKind, quoted};
 use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
 use crate::setup::{
-    self, AdoptError, InitError, InitPlan, Object, Positions, SlotUse, Stage, Step, Wanted,
+    self, AdoptError, Doubt, InitError, InitPlan, Object, Positions, Stage, Step, Wanted,
 };
 use crate::source::{self, Limit, SourceError};
 use crate::{assembly, preflight};
 
 pub(super) fn command(arguments: InitArguments) -> Exit {
-    let InitArguments { apply, role, no_role, failover, existing_rows, publish_function, .. } =
-        arguments;
-    let partition_by = arguments.partition_by;
+    let slot_options = SlotOptions::of(&arguments);
+    let InitArguments { apply, role, no_role, existing_rows, config_file, .. } = arguments;
     let flags = Flags::from(arguments.options);
     // Publishing logs.
     let config = if existing_rows {
@@ -35,25 +32,20 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
     if existing_rows && let Err(exit) = require_kafka(&config, "init --existing-rows") {
         return exit;
     }
-    let columns = match assembly::profile(&config) {
-        Ok(profile) => assembly::columns(&config, &profile),
-        Err(error) => {
-            complain(&error.to_string());
-            return Exit::Config;
-        }
-    };
     let role = (!no_role).then_some(role.as_str());
-    let plan = match InitPlan::new(&config, columns, role) {
-        Ok(plan) => plan.with_failover(failover),
-        Err(error) => {
-            complain(&error.to_string());
-            return Exit::Config;
+    let plan = assembly::profile(&config).map_err(Into::into).and_then(|profile| {
+        let columns = assembly::columns(&config, &profile);
+        if config_file.is_some() && init_file::proposed_topics(&config).is_none() {
+            // The file is for `run`, which refuses what this does.
+            assembly::router(&config, profile)?;
         }
-    };
-    let plan = plan.with_partitions(partition_by);
-    let plan = match plan.and_then(|plan| plan.with_publish_function(publish_function)) {
+        let plan = InitPlan::new(&config, columns, role)?.with_failover(arguments.failover);
+        let plan = plan.with_partitions(arguments.partition_by)?;
+        Ok(plan.with_publish_function(arguments.publish_function)?)
+    });
+    let plan = match plan {
         Ok(plan) => plan,
-        Err(error) => {
+        Err::<_, Box<dyn Error>>(error) => {
             complain(&error.to_string());
             return Exit::Config;
         }
@@ -61,29 +53,29 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
     if !apply {
         return print(&plan.sql());
     }
-    if !existing_rows {
-        let exit = block_on(set_up(&config, &plan, arguments.no_state));
-        return match arguments.config_file {
-            Some(path) if exit == Exit::Ok => write_file(&config, role, &path),
-            _ => exit,
-        };
-    }
-    let options = RowOptions {
-        wish: RowWish {
+    let exit = if existing_rows {
+        let wish = RowWish {
             purpose: Purpose::Existing,
             order_by: arguments.order_by,
             time_column: arguments.time_column,
             topics: Vec::new(),
             ids_alone: false,
-        },
-        list: false,
-        publish_undecided: true,
-        leave_undecided: false,
-        apply: true,
+        };
+        let options = RowOptions {
+            wish,
+            list: false,
+            publish_undecided: true,
+            leave_undecided: false,
+            apply: true,
+        };
+        let published = block_on(publish_existing(&config, &plan, options));
+        published.unwrap_or_else(|error| recover::failed(&error))
+    } else {
+        block_on(set_up(&config, &plan, &slot_options, arguments.no_state))
     };
-    match block_on(publish_existing(&config, &plan, options)) {
-        Ok(exit) => exit,
-        Err(error) => recover::failed(&error),
+    match config_file {
+        Some(path) if exit == Exit::Ok => write_file(&config, role, &path),
+        _ => exit,
     }
 }
 
@@ -98,16 +90,20 @@ fn write_file(config: &Config, role: Option<&str>, path: &Path) -> Exit {
 }
 
 /// Applies the plan, and writes the position of a slot that has sent nothing yet.
-async fn set_up(config: &Config, plan: &InitPlan, no_state: bool) -> Exit {
-    let made = match apply_plan(config, plan).await {
-        Ok(made) => made,
+async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_state: bool) -> Exit {
+    let step = match apply_plan(config, plan).await {
+        Ok(step) => step,
         Err(exit) => return exit,
     };
     if no_state {
         return Exit::Ok;
     }
-    match write_position(config, made).await {
-        Ok(text) => print(&with_flags(&text)),
+    match write_position(config, step, options).await {
+        Ok(Ok(text)) => print(&with_flags(&text)),
+        Ok(Err(refusal)) => {
+            complain(&refusal);
+            Exit::Failure
+        }
         Err(error) => {
             let exit = adopt::failed(error);
             complain(
@@ -119,86 +115,85 @@ async fn set_up(config: &Config, plan: &InitPlan, no_state: bool) -> Exit {
     }
 }
 
-/// Writes the slot's position where the configured walpost keeps it; returns what to print.
-async fn write_position(config: &Config, made: Made) -> Result<String, AdoptError> {
+/// Writes the slot's position where the configured walpost keeps it; returns what to print, or why the
+/// position cannot be told.
+async fn write_position(
+    config: &Config,
+    step: Option<Step>,
+    options: &SlotOptions,
+) -> Result<Result<String, String>, AdoptError> {
     let Some(place) = assembly::place_of_position(config) else {
-        return Ok(
+        return Ok(Ok(
             "position: none is kept, so a slot that is created again or advanced while walpost is \
                    not running is not noticed\n"
                 .to_owned(),
-        );
+        ));
     };
     if config.sink == SinkKind::Kafka
         && *config.origin(Setting::KafkaBootstrapServers) == Origin::Default
     {
-        return Ok(format!(
+        return Ok(Ok(format!(
             "{place}: not written, since no brokers are given: run the same command with \
              --bootstrap-servers before `walpost run`, which does not start without the position\n"
-        ));
+        )));
     }
     let conninfo = assembly::conninfo(config, &Environment::of_process())
         .map_err(|error| SourceError::Setup(error.to_string()))?;
-    let create = made.refusal.is_none();
-    let wanted = Wanted { command: "walpost init", create, may_lack_slot: false };
-    let positions = match Positions::read(config, &conninfo, &assembly::kafka(config), wanted).await
-    {
+    let kafka = assembly::kafka(config);
+    let wanted = Wanted { command: "walpost init", create: true, may_lack_slot: false };
+    let positions = match Positions::read(config, &conninfo, &kafka, wanted).await {
         // Also in a catch-up, when only the lock on its name is held.
-        Err(AdoptError::InUse { .. }) => return Ok(String::new()),
+        Err(AdoptError::InUse { .. }) => {
+            return Ok(Ok(format!("{place}: left as it is, since a client uses the slot\n")));
+        }
         read => read?,
     };
     let slot = positions.slot();
-    match (positions.state.as_ref().map(|state| state.acked_upto), made.refusal) {
-        (None, Some(refusal)) => Ok(format!("{place}: not written, since {refusal}\n")),
-        (None, None) => {
-            positions.adopt().await?;
-            Ok(format!("{place}: written, {slot}\n"))
-        }
-        (Some(acked), _) if made.slot == SlotUse::Created => Ok(format!(
-            "{place}: left as it is, {acked}, the position of an earlier slot of this name; the new one \
+    let (is_created, former) = step.map_or((false, None), |step| (step.created, step.former_rows));
+    match positions.state.as_ref().map(|state| state.acked_upto) {
+        None => match positions.doubt(config, &conninfo, is_created, former).await? {
+            None => {
+                positions.adopt().await?;
+                Ok(Ok(format!("{place}: written, {slot}\n")))
+            }
+            Some(doubt) => {
+                Ok(Err(format!("{place}: not written: {}", options.advice(config, &doubt))))
+            }
+        },
+        Some(acked) if is_created || acked < slot => Ok(Ok(format!(
+            "{place}: left as it is, {acked}, the position of an earlier slot of this name; this one \
              begins at {slot}, and events between the two may be in neither: `walpost run` exits with \
              code 3, `walpost recover` names what is missing, and with --apply publishes it\n"
-        )),
-        (Some(acked), _) => Ok(format!("{place}: already there, {acked}\n")),
+        ))),
+        Some(acked) => Ok(Ok(format!("{place}: already there, {acked}\n"))),
     }
 }
 
-/// The slot that was made or found.
-struct Made {
-    slot: SlotUse,
-    /// Why its position is not simply taken as the one to begin at.
-    refusal: Option<String>,
-}
+/// The options of `init` that a command which makes the slot again needs too.
+struct SlotOptions(String);
 
-impl Made {
-    /// Of a slot that was created, and the table with rows from before it, or that was found.
-    async fn of(
-        config: &Config,
-        client: &Client,
-        (is_created, former): (bool, Option<TableName>),
-    ) -> Result<Self, Error> {
-        let name = &config.source.slot;
-        let slot = if is_created { SlotUse::Created } else { SlotUse::of(client, name).await? };
-        let rows = |table: &TableName| {
-            format!(
-                "{table} may have rows from before the slot, which it does not send. If they are published \
-                 already, or not wanted: `walpost adopt --apply`. To publish them too: SELECT \
-                 pg_catalog.pg_drop_replication_slot('{name}'); and then `walpost init --apply \
-                 --existing-rows`"
-            )
-        };
-        let refusal = match slot {
-            SlotUse::InUse => None,
-            SlotUse::Sent => Some(
-                "the slot has sent transactions, and nothing tells what became of them: `walpost adopt \
-                 --apply` accepts its position"
-                    .to_owned(),
-            ),
-            SlotUse::Created => former.as_ref().map(rows),
-            SlotUse::Unused => {
-                setup::former_rows(client, &config.outbox.tables).await.map(rows)
-            }
-        };
-        Ok(Self { slot, refusal })
+impl SlotOptions {
+    fn of(arguments: &InitArguments) -> Self {
+        let mut text = String::new();
+        if arguments.no_role {
+            text += " --no-role";
+        } else if arguments.role != DEFAULT_ROLE {
+            text += &format!(" --role {}", quoted(&arguments.role));
+        }
+        if arguments.failover {
+            text += " --failover";
+        }
+        Self(text)
+    }
+
+    /// The doubt, with what else can be done about it.
+    fn advice(&self, config: &Config, doubt: &Doubt) -> String {
+        let Doubt::FormerRows(_) = doubt else { return doubt.to_string() };
+        let (slot, options) = (&config.source.slot, &self.0);
+        format!(
+            "{doubt}. To publish them too: SELECT pg_catalog.pg_drop_replication_slot('{slot}'); and then \
+             `walpost init --apply --existing-rows{options}`"
+        )
     }
 }
 
@@ -226,7 +221,8 @@ async fn publish_existing(
     recover::publish(config, &environment, positions, options).await
 }
 
-async fn apply_plan(config: &Config, plan: &InitPlan) -> Result<Made, Exit> {
+/// Creates what is missing; returns what was done about the slot, if it belongs to the plan.
+async fn apply_plan(config: &Config, plan: &InitPlan) -> Result<Option<Step>, Exit> {
     let conninfo = assembly::conninfo(config, &Environment::of_process()).map_err(|error| {
         complain(&error.to_string());
         Exit::Config
@@ -236,11 +232,11 @@ async fn apply_plan(config: &Config, plan: &InitPlan) -> Result<Made, Exit> {
         Exit::Failure
     })?;
     let mut limit = Limit::new(&conninfo, &control);
-    let mut is_created = None;
+    let mut slot = None;
     let report = |step: Step| {
         say(&step.to_string());
         if let Object::Slot(_) = step.object {
-            is_created = Some((step.created, step.former_rows));
+            slot = Some(step);
         }
     };
     let applied = setup::apply(&control.client, &mut limit, plan, report, complain).await;
@@ -260,13 +256,7 @@ async fn apply_plan(config: &Config, plan: &InitPlan) -> Result<Made, Exit> {
             return Err(Exit::Failure);
         }
     }
-    let Some(is_created) = is_created else {
-        return Ok(Made { slot: SlotUse::InUse, refusal: None });
-    };
-    Made::of(config, &control.client, is_created).await.map_err(|error| {
-        complain(&SourceError::query("looking at the slot and the outbox", &error).to_string());
-        Exit::Failure
-    })
+    Ok(slot)
 }
 
 /// The exit code of a failed `init --apply`.

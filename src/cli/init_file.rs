@@ -1,7 +1,7 @@
 //! `walpost init --config-file`: the configuration of the walpost that was set up, as a file.
 
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -9,11 +9,10 @@ use secrecy::ExposeSecret as _;
 
 use crate::config::{Config, DisplayValue, Origin, Setting, SinkKind, is_hidden};
 use crate::conninfo;
-use crate::record::topics_of_template;
+use crate::record::TopicTemplate;
 
-/// Writes what the flags and variables of this command say, except secrets, with `role` as the user of
-/// the database, and a proposal for the topics. A file that exists is left as it is; returns
-/// what to print.
+/// Writes what is configured, except secrets, with `role` as the user of the database, and a proposal
+/// for the topics. A file that exists is left as it is; returns what to print.
 pub(super) fn write(config: &Config, role: Option<&str>, path: &Path) -> io::Result<String> {
     let name = path.display();
     let mut file = match OpenOptions::new().write(true).create_new(true).open(path) {
@@ -23,7 +22,11 @@ pub(super) fn write(config: &Config, role: Option<&str>, path: &Path) -> io::Res
         }
         Err(error) => return Err(error),
     };
-    file.write_all(text(config, role).as_bytes())?;
+    if let Err(error) = file.write_all(text(config, role).as_bytes()) {
+        // A part of it would count as there at the next attempt.
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
     Ok(format!("{name}: written, without secrets\n"))
 }
 
@@ -31,9 +34,10 @@ fn text(config: &Config, role: Option<&str>) -> String {
     let mut text =
         "# Written by `walpost init`. `walpost config` shows the other settings.\n".to_owned();
     for row in config.display() {
-        let (Origin::Flag(_) | Origin::Variable(_), Some(value)) = (&row.origin, &row.value) else {
+        let Some(value) = &row.value else { continue };
+        if row.origin == Origin::Default {
             continue;
-        };
+        }
         let value = match value {
             DisplayValue::List(items) => toml::Value::from(items.clone()),
             _ if row.key == Setting::SourceUrl.key() => {
@@ -50,11 +54,9 @@ fn text(config: &Config, role: Option<&str>) -> String {
         let _ = writeln!(text, "{} = {value}", row.key);
     }
     if config.sink == SinkKind::Kafka {
-        let record = &config.record;
-        let is_template = record.profile.is_none() && record.topic_rewrite.is_none();
-        if is_template && record.topics_allowed.is_empty() {
+        if let Some(pattern) = proposed_topics(config) {
             text += "# Rows name their topics: only these are published to.\n";
-            let topics = toml::Value::from(vec![topics_of_template(&record.topic)]);
+            let topics = toml::Value::from(vec![pattern]);
             let _ = writeln!(text, "{} = {topics}", Setting::RecordTopicsAllowed.key());
         }
         if config.kafka.create_topics.is_none() {
@@ -63,6 +65,17 @@ fn text(config: &Config, role: Option<&str>) -> String {
         }
     }
     text
+}
+
+/// The pattern of the topics, if the configuration names neither them nor any part of their names.
+pub(super) fn proposed_topics(config: &Config) -> Option<String> {
+    let record = &config.record;
+    let is_template = record.profile.is_none() && record.topic_rewrite.is_none();
+    if config.sink != SinkKind::Kafka || !is_template || !record.topics_allowed.is_empty() {
+        return None;
+    }
+    let pattern = record.topic.parse::<TopicTemplate>().ok()?.pattern();
+    (pattern != "*").then_some(pattern)
 }
 
 /// The connection string of `role`.
@@ -92,7 +105,7 @@ mod tests {
             (Setting::KafkaCreateTopics, "6:3"),
             (Setting::KafkaProperties, "sasl.password=s3cret"),
             (Setting::KafkaProperties, "linger.ms=5"),
-            (Setting::RecordTopic, "it's.{aggregate_type|kebab}-{event_type}"),
+            (Setting::RecordTopic, "its.{aggregate_type|kebab}-{event_type}"),
         ]);
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("walpost.toml");
@@ -113,6 +126,6 @@ mod tests {
         assert_eq!(read.kafka.bootstrap_servers, "kafka:9092");
         assert_eq!(read.kafka.create_topics, Some((6, 3)));
         assert_eq!(read.kafka.properties.value("linger.ms"), Some("5"));
-        assert_eq!(read.record.topics_allowed, ["it's.*-*"]);
+        assert_eq!(read.record.topics_allowed, ["its.*-*"]);
     }
 }

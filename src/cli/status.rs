@@ -124,7 +124,7 @@ async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
     ))
 }
 
-/// Whether neither a flag nor a variable nor a file says of which walpost: of whichever answers then.
+/// Whether the configuration names no walpost (by source, slot or publication), so that any is meant.
 fn asks_for_any(config: &Config) -> bool {
     let says = [Setting::SourceUrl, Setting::SourceSlot, Setting::SourcePublication];
     says.into_iter().all(|setting| *config.origin(setting) == Origin::Default)

@@ -33,6 +33,7 @@ use crate::record::Policies;
 use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat};
 
+pub(crate) use display::quoted;
 pub use display::{DisplayValue, Displayed};
 pub use environment::Environment;
 pub(crate) use environment::secret_variables;

@@ -55,8 +55,12 @@ fn is_own(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> 
             return false;
         }
         Err(failure) => {
+            let why = match failure {
+                StateFailure::Unavailable(_) => "`run` waits until it can read the position",
+                _ => "`run` does not start",
+            };
             let finding = Finding::error(names.state, failure.to_string());
-            findings.add(finding.why("`run` does not start").advice("see the message"));
+            findings.add(finding.why(why).advice("see the message"));
             return false;
         }
     };

@@ -11,7 +11,7 @@ mod state_topic;
 pub(crate) use apply::{Step, apply};
 pub(crate) use init_error::InitError;
 pub(crate) use managed_service::Hosting;
-pub(crate) use new_slot::{SlotUse, former_rows};
+pub(crate) use new_slot::Doubt;
 pub(crate) use partition_by::PartitionBy;
 pub(crate) use sql::{InitPlan, Object, Stage};
 pub(crate) use state_topic::{AdoptError, Positions, Wanted};

@@ -1,36 +1,58 @@
-//! Whether nothing speaks against the position of a slot that `init` has found or made.
+//! Whether something speaks against the position of a slot that `init` has made or found.
+
+use std::fmt;
 
 use tokio_postgres::{Client, Error};
 
 use crate::outbox::TableName;
 
-/// A slot that `init` has found or made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SlotUse {
-    /// A slot that `init` has made just now.
-    Created,
-    /// A slot that was there, and has sent no transaction.
-    Unused,
-    /// A slot that has sent transactions, of which it is not known whether they are published.
-    Sent,
-    /// A slot that a client uses.
-    InUse,
+/// Why a slot's position may not be the one to begin at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// The slot may have sent events, of which nothing is known.
+    Used,
+    /// The table may have rows that the slot does not send.
+    FormerRows(TableName),
 }
 
-impl SlotUse {
-    /// What became of the slot since it was made. The statistics do not tell after a crash
-    /// (<https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-REPLICATION-SLOTS-VIEW>).
-    pub(crate) async fn of(client: &Client, slot: &str) -> Result<Self, Error> {
-        let sql = "SELECT s.active, COALESCE(t.total_txns, 0) > 0
-                     FROM pg_catalog.pg_replication_slots s
-                     LEFT JOIN pg_catalog.pg_stat_replication_slots t ON t.slot_name = s.slot_name
-                    WHERE s.slot_name = $1";
-        let row = client.query_one(sql, &[&slot]).await?;
-        Ok(match (row.try_get(0)?, row.try_get(1)?) {
-            (true, _) => Self::InUse,
-            (false, true) => Self::Sent,
-            (false, false) => Self::Unused,
-        })
+impl Doubt {
+    /// Why not to begin at the position of this slot, which nobody uses meanwhile. A slot that was made
+    /// just now came after the rows of `former`.
+    ///
+    /// A slot that was found counts as new if it has sent no transaction, as far as the statistics tell
+    /// (<https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-REPLICATION-SLOTS-VIEW>),
+    /// and the outbox has no row: a crash empties the statistics.
+    pub(crate) async fn of(
+        client: &Client,
+        slot: &str,
+        tables: &[TableName],
+        is_created: bool,
+        former: Option<TableName>,
+    ) -> Result<Option<Self>, Error> {
+        let sql = "SELECT COALESCE(bool_or(total_txns > 0 OR stats_reset IS NOT NULL), false)
+                     FROM pg_catalog.pg_stat_replication_slots WHERE slot_name = $1";
+        let is_used = client.query_one(sql, &[&slot]).await?.try_get(0)?;
+        if is_used || !is_created && tables.is_empty() {
+            return Ok(Some(Self::Used));
+        }
+        let former = if is_created { former } else { former_rows(client, tables).await.cloned() };
+        Ok(former.map(Self::FormerRows))
+    }
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Used => f.write_str(
+                "the slot may have sent events, and nothing tells what became of them: `walpost adopt \
+                 --apply` accepts its position",
+            ),
+            Self::FormerRows(table) => write!(
+                f,
+                "{table} may have rows from before the slot, which it does not send. If they are published \
+                 already, or not wanted: `walpost adopt --apply`"
+            ),
+        }
     }
 }
 

@@ -23,6 +23,14 @@ async fn init(fixture: &Fixture, arguments: &[&str]) -> String {
     init.stdout().join("\n")
 }
 
+/// It ends with a failure; returns the error.
+async fn refused_init(fixture: &Fixture, arguments: &[&str]) -> String {
+    let init = fixture.command("init").arg("--apply").args(arguments).start();
+    let (code, said) = ended(&init).await;
+    assert_eq!(code, Some(1), "{said}");
+    said
+}
+
 /// `walpost check` with these arguments: whether it finds no error of the position, and what it prints.
 async fn checked(fixture: &Fixture, arguments: &[&str]) -> (bool, String) {
     let check = fixture.command("check").args(arguments).start();
@@ -99,14 +107,20 @@ async fn position_of_a_slot_that_was_used_is_for_adopt() {
     fixture.postgres.execute(&insert(20, 5)).await;
     fixture.assert_exact(LONG_TIMEOUT).await;
     // It may run meanwhile.
-    init(&fixture, &["--state-topic", &topic]).await;
+    let printed = init(&fixture, &["--state-topic", &topic]).await;
+    assert!(printed.contains("left as it is, since a client uses the slot"), "{printed}");
     stop(walpost).await;
     let sent = "SELECT total_txns > 0 FROM pg_stat_replication_slots";
     eventually(LONG_TIMEOUT, "the statistics have it", async || {
         fixture.postgres.query_text(sent).await.as_deref() == Some("t")
     })
     .await;
-    init(&fixture, &["--state-topic", &topic]).await;
+    let said = refused_init(&fixture, &["--state-topic", &topic]).await;
+    assert!(said.contains("the slot may have sent events"), "{said}");
+    fixture.postgres.execute("DELETE FROM outbox").await;
+    let reset = "SELECT pg_stat_reset_replication_slot('walpost')";
+    fixture.postgres.execute(reset).await;
+    refused_init(&fixture, &["--state-topic", &topic]).await;
     assert_eq!(newest_state(&fixture, &topic).await, None);
 }
 
@@ -126,12 +140,13 @@ async fn rows_from_before_the_slot_are_not_passed_over_in_silence() {
     })
     .await;
     writer.batch_execute("COMMIT").await.expect("committed");
-    assert_eq!(ended(&making).await.0, Some(0), "{:?}", making.stderr());
-    let printed = making.stdout().join("\n");
-    assert!(printed.contains("may have rows from before the slot"), "{printed}");
+    let (code, said) = ended(&making).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("may have rows from before the slot"), "{said}");
     // Nor is it known of a slot that was there, and has sent nothing.
-    let printed = init(&fixture, &arguments).await;
-    assert!(printed.contains("may have rows from before the slot"), "{printed}");
+    let said = refused_init(&fixture, &[&arguments[..], &["--no-role"]].concat()).await;
+    assert!(said.contains("may have rows from before the slot"), "{said}");
+    assert!(said.contains("--existing-rows --no-role"), "{said}");
     assert_eq!(newest_state(&fixture, &topic).await, None);
     let (code, said) = fixture.run_to_its_end(&second).await;
     assert_eq!(code, Some(78), "{said}");
