@@ -268,11 +268,8 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
         return other_sinks::router(config, profile, allowed);
     }
     if config.kafka.create_topics.is_some()
-        && config.record.topics_allowed.is_empty()
-        && profile.topic_of_all().is_none()
+        && let Some(reason) = no_creation(config, &profile)
     {
-        let reason = "rows name their topics: list those that may be created in \
-                      record.topics_allowed, for example [\"outbox.event.*\"]";
         return Err(config.invalid(Setting::KafkaCreateTopics, &reason));
     }
     let reserved = config.delivery.state_topic.clone();
@@ -284,6 +281,23 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
         return Err(config.invalid(Setting::DeliveryStateTopic, &reason));
     }
     Ok(Router::new(profile).allowing(allowed.without(reserved)))
+}
+
+/// Why walpost can create no topics with this configuration.
+fn no_creation(config: &Config, profile: &Profile) -> Option<&'static str> {
+    let token = config.kafka.properties.value(sink::TOKEN_PROPERTY);
+    if config.record.topics_allowed.is_empty() && profile.topic_of_all().is_none() {
+        Some(
+            "rows name their topics: list those that may be created in record.topics_allowed, for \
+             example [\"outbox.event.*\"]",
+        )
+    } else if token.is_some_and(|value| sink::token_file(value).is_some()) {
+        Some(
+            "a client that presents a token from a file cannot create topics: create them yourself",
+        )
+    } else {
+        None
+    }
 }
 
 /// The format of the records.

@@ -183,10 +183,11 @@ impl Looked<'_> {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// The column that is meant by this name, in quotes.
-    fn nearest(&self, name: &str) -> Option<String> {
+    /// The advice to name another column, if one has a similar name.
+    fn meant(&self, name: &str) -> Option<String> {
         let columns = self.columns.iter().map(|column| column.name.as_str());
-        nearest(name, columns).map(identifier_in_quotes)
+        let meant = identifier_in_quotes(nearest(name, columns)?);
+        Some(format!("did you mean {meant}? Then name that"))
     }
 
     fn missing(&self, part: &str, name: Option<&str>, role: Role) -> Finding {
@@ -202,10 +203,8 @@ impl Looked<'_> {
         let finding = Finding::error((SUBJECT, "column_missing"), text);
         // One that the configuration names, not one that is looked for by itself.
         let named = name.filter(|name| *name != part);
-        if let Some(meant) = named.and_then(|name| self.nearest(name)) {
-            return finding
-                .why(format!("outbox.columns.{part} names this column"))
-                .advice(format!("did you mean {meant}? Then name that"));
+        if let Some(advice) = named.and_then(|name| self.meant(name)) {
+            return finding.why(format!("outbox.columns.{part} names this column")).advice(advice);
         }
         finding
             .why(format!(
@@ -219,15 +218,14 @@ impl Looked<'_> {
         let Self { table, .. } = self;
         let column = identifier_in_quotes(name);
         let text = format!("{table} has no column {column}");
-        let finding = Finding::error((SUBJECT, "column_missing"), text);
-        if let Some(meant) = self.nearest(name) {
-            return finding
-                .why("record.topic, record.key or record.place names this column")
-                .advice(format!("did you mean {meant}? Then name that"));
+        let finding = Finding::error((SUBJECT, "column_missing"), text)
+            .why("record.topic, record.key or record.place names this column");
+        match self.meant(name) {
+            Some(advice) => finding.advice(advice),
+            None => {
+                finding.sql(format!("ALTER TABLE {table} ADD COLUMN {column} pg_catalog.text;"))
+            }
         }
-        finding
-            .why("record.topic, record.key or record.place names this column")
-            .sql(format!("ALTER TABLE {table} ADD COLUMN {column} pg_catalog.text;"))
     }
 
     /// A column that exists but is not sent.

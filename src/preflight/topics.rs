@@ -7,10 +7,9 @@ use super::findings::{Finding, Findings, Name};
 use super::{SlotAt, stored};
 use crate::assembly;
 use crate::config::Config;
-use crate::record::Policy;
-use crate::record::Profile;
+use crate::record::{Policy, Profile};
 use crate::sink::{
-    self, Brokers, KafkaConfig, MetadataClient, TopicAt, TopicState, message_max_bytes,
+    self, Brokers, KafkaConfig, MetadataClient, NotCreated, TopicAt, TopicState, message_max_bytes,
 };
 use crate::state::{Newest, StoredPosition, read_newest};
 
@@ -118,11 +117,23 @@ impl TopicCheck<'_> {
 
     fn missing(&mut self, name: &str) {
         let text = format!("there is no topic {name}");
-        if self.kafka.missing_topics.creates.is_some() {
-            let text = format!("{text}: `run` creates it for its first event");
-            return self.findings.add(Finding::ok((SUBJECT, "topic_missing"), text));
+        let servers = &self.kafka.bootstrap_servers;
+        if let Some(new) = self.kafka.missing_topics.creates {
+            let finding = match self.client.may_create_topic(&new.topic(name)) {
+                Ok(()) => {
+                    let text = format!("{text}: `run` creates it for its first event");
+                    Finding::ok((SUBJECT, "topic_missing"), text)
+                }
+                Err(NotCreated { reason, .. }) => {
+                    let text = format!("{text}, and walpost could not create it: {reason}");
+                    Finding::error((SUBJECT, "topic_missing"), text)
+                        .why("kafka.create_topics is set, but the brokers would not create this topic")
+                        .command(TopicAt { topic: name, servers }.create())
+                }
+            };
+            return self.findings.add(finding);
         }
-        let create = TopicAt { topic: name, servers: &self.kafka.bootstrap_servers }.create();
+        let create = TopicAt { topic: name, servers }.create();
         let replicas = self.brokers.ids.len().min(3);
         let command = format!("{create} --partitions 6 --replication-factor {replicas}");
         let finding = match self.makes_topics {

@@ -62,13 +62,14 @@ use crate::outlet::{Outlet, Refusal};
 pub use configured::ConfiguredSink;
 pub use kafka::{
     Brokers, ConnectionFailure, KafkaConfig, KafkaSink, KafkaSource, MetadataClient, MissingTopics,
-    NewTopics, PartitionState, ReloadHandle, TlsFailure, TopicError, TopicState, TransactionalSink,
-    Transactions, WaitsFor, accepts, accepts_connections, asks_for_topics, message_max_bytes,
+    NewTopics, NotCreated, PartitionState, ReloadHandle, TlsFailure, TopicError, TopicState,
+    TransactionalSink, Transactions, WaitsFor, accepts, accepts_connections, asks_for_topics,
+    message_max_bytes,
 };
 pub(crate) use kafka::{
-    CORRECT_ADVERTISED, Callbacks, TopicAt, begins_transactions, client_config, code_of,
-    consumer_config, drop_on_threads, is_reconnecting, partition_consumer, partitions_of,
-    transaction_timeout, transactional_producer,
+    CORRECT_ADVERTISED, Callbacks, TOKEN_PROPERTY, TopicAt, begins_transactions, client_config,
+    code_of, consumer_config, drop_on_threads, is_reconnecting, partition_consumer, partitions_of,
+    token_file, transaction_timeout, transactional_producer,
 };
 pub use partition::KeyHash;
 pub use reread::Reread;

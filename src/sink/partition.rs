@@ -6,17 +6,17 @@ use std::num::NonZeroU32;
 /// The hash of a key, of which the partition is the remainder: one for each kind of producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyHash {
-    /// That of Java's producer, `BuiltInPartitioner.partitionForKey`: the low 31 bits of `MurmurHash2`.
+    /// The hash of Java's producer, `BuiltInPartitioner.partitionForKey`: the low 31 bits of `MurmurHash2`.
     #[default]
     Murmur2,
-    /// That of librdkafka's default, `consistent_random`: the CRC-32 of zlib.
+    /// The hash of librdkafka's default, `consistent_random`: the CRC-32 of zlib.
     Crc32,
-    /// That of Sarama and of librdkafka's `fnv1a_random`: the magnitude of the 32-bit FNV-1a.
+    /// The hash of Sarama and of librdkafka's `fnv1a_random`: the magnitude of the 32-bit FNV-1a.
     Fnv1a,
 }
 
 impl KeyHash {
-    /// That of this value of librdkafka's property `partitioner`.
+    /// The hash behind this value of librdkafka's property `partitioner`.
     pub(crate) fn of_partitioner(name: &str) -> Option<Self> {
         match name {
             "murmur2" | "murmur2_random" => Some(Self::Murmur2),
@@ -26,7 +26,7 @@ impl KeyHash {
         }
     }
 
-    /// The hash.
+    /// The hash of a key.
     pub(crate) fn of(self, key: &[u8]) -> u32 {
         match self {
             Self::Murmur2 => murmur2(key) & 0x7fff_ffff,
@@ -86,6 +86,21 @@ mod tests {
             ("abc", 479_470_107),
         ] {
             assert_eq!(murmur2(key.as_bytes()).cast_signed(), hash, "{key}");
+        }
+    }
+
+    #[test]
+    fn keys_are_hashed_as_kafkas_own_clients_do() {
+        // From the tests of Kafka's clients.
+        for (key, expected) in [
+            ("kafka", 0xd067_cf64_u32),
+            ("giberish123456789", 0x8f55_2b0c),
+            ("1234", 0x9fc9_7b14),
+            ("234", 0xe7c0_09ca),
+            ("34", 0x8739_30da),
+            ("4", 0x5a4b_5ca1),
+        ] {
+            assert_eq!(KeyHash::Murmur2.of(key.as_bytes()), expected & 0x7fff_ffff, "{key}");
         }
     }
 

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, program, stop};
+use walpost_bed::fixture::{
+    Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, create_command, ended, program, stop,
+};
 use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
 
 fn write(directory: &TempDir, toml: &str) -> String {
@@ -63,8 +65,7 @@ async fn missing_topic_named_by_a_row_is_not_created() {
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.postgres.execute(&row("order", "'{}'")).await;
     let topic = fixture.topic("order");
-    let servers = &fixture.bootstrap;
-    let command = format!("kafka-topics.sh --bootstrap-server {servers} --create --topic {topic};");
+    let command = create_command(&fixture.bootstrap, &topic) + ";";
     let line = walpost.await_line(&command, SHORT_TIMEOUT).await;
     assert!(line.contains("event\":\"0000"), "{line}");
     assert_eq!(kafka.administration().partitions(&topic).await, Ok(Vec::new()));
@@ -106,6 +107,32 @@ async fn missing_topics_are_created_on_request() {
     }
 }
 
+/// Brokers may be away for a while: an event must not be given up for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topic_that_cannot_be_created_yet_is_not_given_up() {
+    let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
+    let fixture = Fixture::new().await;
+    let topic = fixture.topic("order");
+    let config = write(
+        &directory,
+        &format!("record.topics_allowed = [{topic:?}]\npoison.missing_topic = 'skip'\n"),
+    );
+    let creates = ["--create-topics", "1:3", "--config", &config];
+    let walpost = fixture.command("run").args(creates).start();
+    walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    let committed = fixture.postgres.commit(&row("order", "'{}'")).await;
+    walpost.await_line("walpost could not create it: InvalidReplicationFactor", LONG_TIMEOUT).await;
+    fixture.assert_unconfirmed(&committed).await;
+    let check = fixture.command("check").args(creates).args(["--topic", &topic]).start();
+    ended(&check).await;
+    let found = check.stdout().join("\n");
+    assert!(found.contains("could not create it: InvalidReplicationFactor"), "{found}");
+    kafka.create_topic(&topic, 1).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(fixture.records().await.len(), 1);
+    stop(walpost).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_topic_does_not_block_other_topics() {
     let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
@@ -127,7 +154,7 @@ async fn missing_topic_does_not_block_other_topics() {
     let rows = format!("BEGIN; {good}{}{good}{others}{good}COMMIT", missing.repeat(100));
     fixture.postgres.execute(&rows).await;
     // The letters' own topic is waited for: they have nowhere else to go.
-    walpost.await_line(&format!("--create --topic {letters}"), LONG_TIMEOUT).await;
+    walpost.await_line(&create_command(&fixture.bootstrap, &letters), LONG_TIMEOUT).await;
     kafka.create_topic(&letters, 1).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     let records = fixture.records().await;
@@ -137,7 +164,9 @@ async fn missing_topic_does_not_block_other_topics() {
     for topic in ["nowhere", "other0", "other1", "other2"].map(|name| fixture.topic(name)) {
         assert_eq!(kafka.administration().partitions(&topic).await, Ok(Vec::new()), "{topic}");
     }
-    let said = format!("topic `{}` does not exist; create it: kafka", fixture.topic("nowhere"));
+    let nowhere = fixture.topic("nowhere");
+    let command = create_command(&fixture.bootstrap, &nowhere);
+    let said = format!("topic `{nowhere}` does not exist; create it: {command}");
     assert!(walpost.said(&said), "{:?}", walpost.stderr());
     // One that is created since is found, without a restart.
     kafka.create_topic(&fixture.topic("nowhere"), 1).await;

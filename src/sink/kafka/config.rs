@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::config::ClientConfig;
 
 use super::features;
@@ -84,6 +85,13 @@ pub struct NewTopics {
     pub partitions: i32,
     /// The replication factor, or -1.
     pub replicas: i32,
+}
+
+impl NewTopics {
+    /// The request for this topic.
+    pub(crate) fn topic(self, name: &str) -> NewTopic<'_> {
+        NewTopic::new(name, self.partitions, TopicReplication::Fixed(self.replicas))
+    }
 }
 
 /// The topics to wait for while they do not exist. A record for another missing topic is rejected.

@@ -7,13 +7,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 
 use super::config::NewTopics;
 use super::error::{self, TopicAt};
-use super::metadata::{MetadataClient, REQUEST_TIMEOUT, TopicError, TopicState};
+use super::metadata::{MetadataClient, NotCreated, REQUEST_TIMEOUT, TopicError, TopicState};
 use super::topic_lookup::Found;
 use crate::sink::Fault;
 
@@ -46,7 +45,7 @@ pub(crate) fn diagnose_stall(
 
 /// Starts to find out whether a topic exists and how many partitions it has; `done` receives the
 /// result, if brokers answer. A missing topic is asked for twice: one that was created just now is
-/// not known to all brokers yet. With `creates`, it is created then.
+/// not known to all brokers yet. With `creates`, it is created then, and never by the brokers alone.
 pub(crate) fn find_topic(
     config: &ClientConfig,
     creates: Option<NewTopics>,
@@ -55,13 +54,17 @@ pub(crate) fn find_topic(
 ) {
     let config = config.clone();
     on_a_thread(move || {
-        let Ok(client) = MetadataClient::beside_producer(&config) else { return };
+        let client = match creates {
+            Some(_) => MetadataClient::to_measure(&config),
+            None => MetadataClient::beside_producer(&config),
+        };
+        let Ok(client) = client else { return };
         let found = match found(&client, &topic) {
             Some(Found::Missing(_)) => {
                 thread::sleep(TOPIC_PROPAGATION);
                 found(&client, &topic)
             }
-            found @ (Some(Found::Partitions(_)) | None) => found,
+            other => other,
         };
         let found = match (found, creates) {
             (Some(Found::Missing(_)), Some(new)) => created(&client, &topic, new),
@@ -73,11 +76,12 @@ pub(crate) fn find_topic(
 
 /// Creates the topic, and waits until the brokers know of it.
 fn created(client: &MetadataClient, topic: &str, new: NewTopics) -> Option<Found> {
-    let topic_new = NewTopic::new(topic, new.partitions, TopicReplication::Fixed(new.replicas));
-    if let Err(reason) = client.create_topic(&topic_new) {
-        return Some(Found::Missing(Some(reason)));
+    match client.create_topic(&new.topic(topic)) {
+        Ok(true) => tracing::info!(topic, "created the topic"),
+        Ok(false) => {}
+        Err(NotCreated { reason, is_decided: true }) => return Some(Found::Missing(Some(reason))),
+        Err(NotCreated { reason, is_decided: false }) => return Some(Found::NotCreated(reason)),
     }
-    tracing::info!(topic, "created the topic");
     let started = Instant::now();
     while started.elapsed() < REQUEST_TIMEOUT {
         if let there @ Some(Found::Partitions(_)) = found(client, topic) {
@@ -85,7 +89,8 @@ fn created(client: &MetadataClient, topic: &str, new: NewTopics) -> Option<Found
         }
         thread::sleep(TOPIC_PROPAGATION);
     }
-    Some(Found::Missing(None))
+    let seconds = REQUEST_TIMEOUT.as_secs();
+    Some(Found::NotCreated(format!("the brokers do not show it {seconds} s after its creation")))
 }
 
 fn found(client: &MetadataClient, topic: &str) -> Option<Found> {

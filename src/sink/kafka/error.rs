@@ -195,7 +195,8 @@ pub(crate) fn client_refusal(code: Code) -> Refusal {
 
 /// That the topic is missing, and why walpost could not create it, if it tried to.
 pub(crate) fn missing_topic(at: TopicAt<'_>, why: Option<&str>) -> Refusal {
-    let why = why.map_or_else(String::new, |why| format!(", and walpost cannot create it: {why}"));
+    let why =
+        why.map_or_else(String::new, |why| format!(", and walpost could not create it: {why}"));
     let reason = format!("topic `{}` does not exist{why}; create it: {}", at.topic, at.create());
     Refusal { ground: Ground::MissingTopic, may_pass: false, reason }
 }

@@ -30,11 +30,6 @@ use super::{features, oauth_token};
 use crate::excerpt::excerpt;
 use crate::sink::{KafkaConfig, SinkError};
 
-/// What runs a request of an `AdminClient`.
-fn runtime() -> Option<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().ok()
-}
-
 /// How long each request may take.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -98,6 +93,15 @@ pub enum TopicError {
     Broker(Code),
     /// They did not answer.
     NoAnswer(KafkaError),
+}
+
+/// Why a topic was not created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotCreated {
+    /// A text for the log.
+    pub reason: String,
+    /// Whether the brokers refuse the topic. Otherwise another attempt may succeed.
+    pub is_decided: bool,
 }
 
 /// What librdkafka reported through its callbacks.
@@ -208,7 +212,7 @@ impl MetadataClient {
         Some(entries.into_iter().filter_map(|one| Some((one.name, one.value?))).collect())
     }
 
-    /// `None`: an `AdminClient` cannot present a token.
+    /// The client for requests of administration; `None` if there is none: it cannot present a token.
     fn admin(&self) -> Option<&AdminClient<Callbacks>> {
         if oauth_token::is_from_file(&self.config) {
             return None;
@@ -220,19 +224,31 @@ impl MetadataClient {
         self.admin.get_or_init(new).as_ref()
     }
 
-    /// Creates a topic, unless there is one; else why not. Blocks.
-    pub fn create_topic(&self, new: &NewTopic<'_>) -> Result<(), String> {
+    /// Creates a topic; returns whether there was none. Blocks.
+    pub fn create_topic(&self, new: &NewTopic<'_>) -> Result<bool, NotCreated> {
+        let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
+        self.request_topic(new, options)
+    }
+
+    /// Asks whether the brokers would create a topic for walpost's user. Blocks.
+    pub fn may_create_topic(&self, new: &NewTopic<'_>) -> Result<(), NotCreated> {
+        self.request_topic(new, AdminOptions::new().validate_only(true)).map(drop)
+    }
+
+    fn request_topic(&self, new: &NewTopic<'_>, options: AdminOptions) -> Result<bool, NotCreated> {
+        let decided = |reason| NotCreated { reason, is_decided: true };
+        let open = |reason| NotCreated { reason, is_decided: false };
         let (Some(admin), Some(runtime)) = (self.admin(), runtime()) else {
-            return Err("a client with a token from a file creates no topics".to_owned());
+            return Err(decided("a client with a token from a file creates no topics".to_owned()));
         };
-        let options = AdminOptions::new()
-            .request_timeout(Some(REQUEST_TIMEOUT))
-            .operation_timeout(Some(REQUEST_TIMEOUT));
+        let options = options.request_timeout(Some(REQUEST_TIMEOUT));
         let created = runtime.block_on(admin.create_topics([new], &options));
-        match created.map_err(|error| error.to_string())?.into_iter().next() {
-            Some(Ok(_) | Err((_, Code::TopicAlreadyExists))) => Ok(()),
-            Some(Err((_, code))) => Err(code.to_string()),
-            None => Err("the brokers did not answer".to_owned()),
+        match created.map_err(|error| open(error.to_string()))?.into_iter().next() {
+            Some(Ok(_)) => Ok(true),
+            Some(Err((_, Code::TopicAlreadyExists))) => Ok(false),
+            Some(Err((_, code))) if is_decision(code) => Err(decided(code.to_string())),
+            Some(Err((_, code))) => Err(open(code.to_string())),
+            None => Err(open("the brokers did not answer".to_owned())),
         }
     }
 
@@ -262,6 +278,23 @@ impl MetadataClient {
     fn observed(&self) -> MutexGuard<'_, Observed> {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The runtime of one request of an `AdminClient`, which blocks the thread.
+fn runtime() -> Option<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().ok()
+}
+
+/// Whether this answer to the request for a topic is about the topic and its user. Fewer brokers than
+/// replicas (`InvalidReplicationFactor`) may be an outage.
+fn is_decision(code: Code) -> bool {
+    matches!(
+        code,
+        Code::TopicAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::PolicyViolation
+            | Code::InvalidTopic
+    )
 }
 
 /// For a client that never publishes, and so needs no producer ID.

@@ -46,9 +46,11 @@ pub(crate) use error::TopicAt;
 pub(super) use features::{built_in, config_error};
 pub(crate) use metadata::CORRECT_ADVERTISED;
 pub use metadata::{
-    Brokers, ConnectionFailure, MetadataClient, PartitionState, TlsFailure, TopicError, TopicState,
-    accepts_connections,
+    Brokers, ConnectionFailure, MetadataClient, NotCreated, PartitionState, TlsFailure, TopicError,
+    TopicState, accepts_connections,
 };
-pub(crate) use oauth_token::token as oauth_token;
+pub(crate) use oauth_token::{
+    PROPERTY as TOKEN_PROPERTY, file as token_file, token as oauth_token,
+};
 pub use producer::{KafkaSink, ReloadHandle, TransactionalSink, Transactions};
 pub use reload::KafkaSource;

@@ -389,6 +389,10 @@ fn check_topic(
             let partition = partition.unwrap_or_default();
             Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
         }
+        Verdict::NotCreated(why) => {
+            let missing = error::missing_topic(TopicAt::new(topic, config), Some(&why));
+            Err(ProduceError::Broken(missing.reason))
+        }
         Verdict::Missing(why) => {
             let refusal = error::missing_topic(TopicAt::new(topic, config), why.as_deref());
             match (missing.waits_for.is_it(topic), why) {

@@ -35,8 +35,10 @@ struct Lookup {
 pub(crate) enum Found {
     /// The number of partitions.
     Partitions(u32),
-    /// The topic does not exist, and could not be created for this reason if that was tried.
+    /// The topic does not exist, and the brokers do not create it for this reason if that was tried.
     Missing(Option<String>),
+    /// The topic has not been created yet for this reason.
+    NotCreated(String),
 }
 
 /// How to handle a record.
@@ -48,8 +50,10 @@ pub(crate) enum Verdict {
     Wait,
     /// Reject it: the topic has only this many partitions.
     Beyond(u32),
-    /// The topic does not exist, and could not be created for this reason if that was tried.
+    /// The topic does not exist, and the brokers do not create it for this reason if that was tried.
     Missing(Option<String>),
+    /// Offer it again after a pause: the topic has not been created yet for this reason.
+    NotCreated(String),
 }
 
 impl TopicLookup {
@@ -82,7 +86,7 @@ impl TopicLookup {
                     self.missing.retain(|_, (since, _)| is_recent(*since));
                     self.missing.insert(about, (now, why.clone()));
                 }
-                None => {
+                Some(Found::NotCreated(_)) | None => {
                     self.known.remove(&about);
                 }
             }
@@ -93,6 +97,7 @@ impl TopicLookup {
                     return Verdict::Beyond(count);
                 }
                 Some(Found::Missing(why)) => return Verdict::Missing(why),
+                Some(Found::NotCreated(why)) => return Verdict::NotCreated(why),
                 Some(Found::Partitions(_)) | None => return Verdict::Go,
             }
         }

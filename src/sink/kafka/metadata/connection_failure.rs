@@ -36,8 +36,8 @@ pub enum TlsFailure {
 }
 
 /// The remedy for [`ConnectionFailure::Advertised`].
-pub(crate) const CORRECT_ADVERTISED: &str = "correct advertised.listeners of the brokers for the listener that --bootstrap-servers names, \
-     or name the listener that is meant for this network";
+pub(crate) const CORRECT_ADVERTISED: &str = "correct advertised.listeners of the brokers for the \
+     listener that --bootstrap-servers names, or name the listener that is meant for this network";
 
 impl ConnectionFailure {
     /// The error that says most about the cause, the first of several.
