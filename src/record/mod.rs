@@ -35,7 +35,6 @@ pub use router::{Profile, Router};
 pub use template::TemplateError;
 pub use topic::{TopicFault, TopicTemplate, check_topic};
 pub use topics_allowed::TopicsAllowed;
-pub(crate) use topics_allowed::topics_of_template;
 pub use types::{Header, Headers, Record};
 pub use value::ValueFormat;
 #[cfg(any(feature = "http", feature = "rabbitmq"))]

@@ -64,6 +64,15 @@ impl TopicTemplate {
         Some(topic)
     }
 
+    /// The pattern of the topics that the template makes, with `*` for each field, before a rewrite.
+    pub(crate) fn pattern(&self) -> String {
+        let parts = self.template.parts().iter().map(|part| match part {
+            Part::Static(text) => text.as_str(),
+            Part::Field(..) => "*",
+        });
+        parts.collect()
+    }
+
     pub(super) fn place(&mut self, all: &[String]) {
         self.template.place(all);
     }

@@ -63,15 +63,6 @@ impl TopicsAllowed {
     }
 }
 
-/// The pattern of the topics that a template makes, of values of any kind.
-pub(crate) fn topics_of_template(template: &str) -> String {
-    let mut parts = template.split('{');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |pattern, part| {
-        pattern + "*" + part.split_once('}').map_or("", |(_, text)| text)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,7 +28,7 @@ pub struct Facts {
     pub database: String,
     /// Its oid.
     pub database_oid: u32,
-    /// Whether it decodes logically.
+    /// What the settings say of logical decoding.
     pub decoding: LogicalDecoding,
     /// `wal_sender_timeout` in milliseconds; 0 means no timeout.
     pub wal_sender_timeout_ms: i64,

@@ -56,8 +56,8 @@ impl LogicalDecoding {
 }
 
 /// The remedy for [`Lack::Plugin`].
-pub(crate) const ADD_PLUGIN: &str = "add pgoutput to output_plugin_libraries, beside what is in it, and reload the configuration \
-     (SELECT pg_catalog.pg_reload_conf())";
+pub(crate) const ADD_PLUGIN: &str = "add pgoutput to output_plugin_libraries, beside what is in \
+     it, and reload the configuration (SELECT pg_catalog.pg_reload_conf())";
 
 #[cfg(test)]
 mod tests {

@@ -245,8 +245,8 @@ impl Catalogs {
         }
     }
 
-    /// Whether the slot's `catalog_xmin` may be another slot's, and does not tell what it has yet to
-    /// decode.
+    /// Whether another slot has the same `catalog_xmin`: a new slot takes over that of the slot that is
+    /// furthest behind, which says nothing of what the new one has yet to decode.
     pub(super) async fn share_horizon(&self) -> Result<bool, SourceError> {
         let row = self.client.query_one(SHARED_HORIZON, &[&self.config.slot]).await;
         row.and_then(|row| row.try_get(0))
@@ -285,12 +285,12 @@ pub(crate) async fn is_newer_than_slot(
     Ok(check.recent && !catalogs.share_horizon().await?)
 }
 
-/// Whether another slot holds back the catalog horizon equally far.
+/// Selects that of [`Catalogs::share_horizon`].
 const SHARED_HORIZON: &str = "
     SELECT EXISTS (
         SELECT FROM pg_catalog.pg_replication_slots s, pg_catalog.pg_replication_slots o
          WHERE s.slot_name = $1 AND o.slot_name <> $1
-           AND pg_catalog.age(o.catalog_xmin) >= pg_catalog.age(s.catalog_xmin))";
+           AND o.catalog_xmin = s.catalog_xmin)";
 
 /// The LSN up to which the publication is verified to be unchanged, or why nothing more is
 /// confirmed.

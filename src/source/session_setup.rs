@@ -115,12 +115,17 @@ pub(super) async fn check_catalogs(
     };
     match before {
         Some(before) => catalogs.compare(&check, before, confirmed).await?,
-        None if check.recent && !catalogs.share_horizon().await? => tracing::warn!(
+        None if !check.recent => {}
+        None if catalogs.share_horizon().await? => tracing::info!(
+            publication = %config.publication,
+            "another slot of this server is as far behind, so it is not known whether the publication \
+             is newer than the slot's position: rows that were committed without it are not sent"
+        ),
+        None => tracing::warn!(
             publication = %config.publication,
             "the publication may be newer than the slot's position: rows that were committed \
              without it are not sent"
         ),
-        None => {}
     }
     let tables = catalogs.published_tables().await?;
     Ok(Found { confirmed, tables, fingerprint: check.fingerprint })

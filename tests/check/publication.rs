@@ -20,7 +20,7 @@ async fn publication_newer_than_the_slots_position_is_reported() {
     fixture.execute("INSERT INTO outbox VALUES (gen_random_uuid(), 'a', 'b', 'c')").await;
     fixture.execute("CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert')").await;
     let warning = "the publication may be newer than the slot's position";
-    // Beside a slot that is as far behind it cannot be told.
+    // Another slot is as far behind, so the age of the publication is not known.
     fixture.execute("SELECT pg_create_logical_replication_slot('behind', 'pgoutput')").await;
     let run = fixture.run().start();
     run.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;

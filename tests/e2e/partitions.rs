@@ -1,7 +1,7 @@
 //! Records whose partition is set by a column.
 
 use tempfile::TempDir;
-use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, create_command, ended, stop};
 use walpost_bed::{Kafka, Walpost, eventually};
 
 /// A topic of three partitions, with these settings for `[poison]`.
@@ -100,7 +100,8 @@ async fn explicit_partition_waits_for_a_missing_topic() {
     let walpost = run(&fixture, &directory, "").await;
     // By its key it would go to another.
     fixture.postgres.execute(&insert("'a'", "2")).await;
-    walpost.await_line("--create --topic", SHORT_TIMEOUT).await;
+    let command = create_command(&fixture.bootstrap, &fixture.topic("order"));
+    walpost.await_line(&command, SHORT_TIMEOUT).await;
     kafka.create_topic_with(&fixture.topic("order"), 3, &[]).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     eventually(SHORT_TIMEOUT, "it is there", async || !fixture.records().await.is_empty()).await;

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use tempfile::TempDir;
-use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, create_command, ended, stop};
 use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost};
 
 const CAUSES: [&str; 5] = ["too_large", "missing_field", "invalid_topic", "refused", "undecodable"];
@@ -222,13 +222,13 @@ async fn missing_or_forbidden_dead_letter_topic_is_reported_and_retried() {
     let open = std::mem::replace(&mut setup.fixture.bootstrap, guarded);
     let command = setup.fixture.command("run").args(setup.arguments("dead_letter"));
     let walpost = command.args(login).start();
-    setup.fixture.bootstrap = open;
+    let guarded = std::mem::replace(&mut setup.fixture.bootstrap, open);
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     let committed = setup.fixture.postgres.commit(&sql).await;
     let advice = format!("the ACL operations WRITE and DESCRIBE on topic {}", setup.dead);
     walpost.await_line(&advice, SHORT_TIMEOUT).await;
     kafka.allow("relay", &["Write", "Describe"], &setup.dead).await;
-    let advice = format!("--create --topic {}", setup.dead);
+    let advice = create_command(&guarded, &setup.dead);
     walpost.await_line(&advice, SHORT_TIMEOUT).await;
     setup.fixture.assert_unconfirmed(&committed).await;
     kafka.create_topic(&setup.dead, 1).await;

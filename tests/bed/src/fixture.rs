@@ -317,6 +317,11 @@ pub async fn ended(walpost: &Walpost) -> (Option<i32>, String) {
     (status.code(), text)
 }
 
+/// The command in walpost's messages that creates a topic on these brokers.
+pub fn create_command(servers: &str, topic: &str) -> String {
+    format!("kafka-topics.sh --bootstrap-server {servers} --create --topic {topic}")
+}
+
 /// Inserts `count` rows with keys from `keys`, one transaction in all.
 pub fn insert(count: u32, keys: u32) -> String {
     format!(

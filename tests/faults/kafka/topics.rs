@@ -1,7 +1,7 @@
 //! The topic is missing, is deleted, or gets more partitions (22, 30).
 
 use walpost_bed::eventually;
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, create_command, insert};
 use walpost_bed::oracle::judge;
 use walpost_bed::writer::Writer;
 
@@ -23,7 +23,7 @@ async fn missing(report: CaseReport) {
     let writer = Writer::start(&fixture.postgres, 50);
     let topic = fixture.topic("order");
     let line = walpost.await_line("delivery failed; replaying", SHORT_TIMEOUT).await;
-    assert!(line.contains(&format!("--create --topic {topic}")), "{line}");
+    assert!(line.contains(&create_command(&fixture.bootstrap, &topic)), "{line}");
     confirms_nothing(&fixture, &writer).await;
     // It keeps retrying, and has logged that already.
     let tried = async || times(&walpost, "a record still is not delivered") >= 2;
