@@ -31,6 +31,8 @@ use crate::metrics::Metrics;
 /// What the endpoints show in addition to the metrics.
 #[derive(Debug, Clone)]
 pub struct About {
+    /// The database.
+    pub database: String,
     /// The replication slot.
     pub slot: String,
     /// The publication.
@@ -126,7 +128,7 @@ pub async fn could_listen(address: &str) -> io::Result<()> {
 /// All metrics of the relay and of the process.
 fn registry(metrics: &Arc<Metrics>, about: &About) -> Registry {
     let mut registry = Registry::default();
-    metrics.register(&mut registry, &about.slot);
+    metrics.register(&mut registry, &about.database, &about.slot);
     registry.register_collector(Box::new(process::Process { started: metrics.started_at() }));
     registry
 }

@@ -200,7 +200,8 @@ mod tests {
     }
 
     fn serving(listener: TcpListener) -> tokio::task::JoinHandle<()> {
-        let about = About { slot: "s".to_owned(), publication: "p".to_owned() };
+        let about =
+            About { database: "d".to_owned(), slot: "s".to_owned(), publication: "p".to_owned() };
         tokio::spawn(serve(listener, Arc::default(), about, Hosts::Any))
     }
 

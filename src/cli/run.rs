@@ -59,7 +59,9 @@ fn warn_of_open_secrets(environment: &Environment) {
 }
 
 async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLevel) -> Exit {
-    let (relay, stop) = match assembly::relay(&config, &Environment::of_process(), until) {
+    let environment = Environment::of_process();
+    let conninfo = assembly::conninfo(&config, &environment);
+    let (relay, stop) = match assembly::relay(&config, &environment, until) {
         // All other tasks on this thread can wait for the duration of a batching pause.
         Ok((relay, stop)) => (relay.on_own_thread(), stop),
         Err(error) => {
@@ -69,8 +71,12 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
             };
         }
     };
-    let about =
-        About { slot: config.source.slot.clone(), publication: config.source.publication.clone() };
+    let about = About {
+        // It was read for the relay.
+        database: conninfo.map(|conninfo| conninfo.dbname).unwrap_or_default(),
+        slot: config.source.slot.clone(),
+        publication: config.source.publication.clone(),
+    };
     let address = match admin::start(config.admin.listen.as_deref(), &relay.metrics(), about) {
         Ok(address) => address,
         Err(error) => {

@@ -178,11 +178,13 @@ fn by_label(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
 }
 
 impl Metrics {
-    /// Registers the metrics with Prometheus's client library, with the slot's name as label.
-    pub fn register(self: &Arc<Self>, registry: &mut Registry, slot: &str) {
-        let label = ("slot".into(), slot.to_owned().into());
+    /// Registers the metrics with Prometheus's client library, with the names of database and slot as
+    /// labels.
+    pub fn register(self: &Arc<Self>, registry: &mut Registry, database: &str, slot: &str) {
+        let label = |name: &'static str, value: &str| (name.into(), value.to_owned().into());
         registry
-            .sub_registry_with_label(label)
+            .sub_registry_with_label(label("database", database))
+            .sub_registry_with_label(label("slot", slot))
             .register_collector(Box::new(Figures(Arc::clone(self))));
     }
 }

@@ -32,7 +32,7 @@ pub struct Metric {
     pub name: &'static str,
     /// Its type.
     pub kind: Kind,
-    /// Its labels in addition to `slot`.
+    /// Its labels in addition to `database` and `slot`.
     pub labels: &'static [&'static str],
     /// Its help text.
     pub help: &'static str,
@@ -156,8 +156,8 @@ pub mod process {
 pub fn reference() -> String {
     use std::fmt::Write as _;
     let mut page = "# Metrics\n\n\
-        The metrics that `/metrics` returns on the address of `admin.listen`. All of them have the label \
-        `slot` (the slot's name), except those of the process. This page is generated from the program.\n\n\
+        The metrics that `/metrics` returns on the address of `admin.listen`. All of them have the labels \
+        `database` and `slot` (their names), except those of the process. This page is generated from the program.\n\n\
         | metric | type | labels | meaning |\n|---|---|---|---|\n"
         .to_owned();
     for metric in ALL.iter().chain(process::ALL) {

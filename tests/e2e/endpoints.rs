@@ -127,7 +127,7 @@ async fn metrics_match_the_work_done_and_idle_has_no_lag() {
     let bytes: usize = records.iter().map(|record| record.key_text().map_or(0, str::len)).sum();
     let values: usize = records.iter().map(|record| record.value_text().map_or(0, str::len)).sum();
     let topic = fixture.topic("order");
-    let labels = [("topic", topic.as_str()), ("slot", "walpost")];
+    let labels = [("topic", topic.as_str()), ("database", "postgres"), ("slot", "walpost")];
     let after = answering.scrape().await;
     let published = |scrape: &Scrape, name| scrape.sum(name, &labels).unwrap_or_default();
     assert_close(published(&after, "walpost_events_published_total"), 123.0);

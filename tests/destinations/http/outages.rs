@@ -194,8 +194,7 @@ async fn server_that_is_away_at_the_start_is_waited_for() {
     fixture.insert(10, 3).await;
     fixture.assert_exact().await;
     let metrics = endpoints.metrics().await;
-    let published =
-        r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
+    let published = r#"walpost_events_published_total{database="postgres",slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
     // Nothing is sent meanwhile.
     fixture.receiver.stop().await;

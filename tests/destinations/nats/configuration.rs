@@ -149,8 +149,7 @@ async fn endpoints_name_nats() {
     let status = endpoints.status().await;
     assert_eq!((&status["sink"], &status["sink_connected"]), (&"NATS".into(), &true.into()));
     let metrics = endpoints.metrics().await;
-    let published =
-        r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
+    let published = r#"walpost_events_published_total{database="postgres",slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
     fixture.nats.kill9().await;
     eventually(SHORT_TIMEOUT, "it is not ready", async || {
@@ -159,7 +158,10 @@ async fn endpoints_name_nats() {
     })
     .await;
     let metrics = endpoints.metrics().await;
-    assert!(metrics.contains(r#"walpost_sink_connected{slot="walpost"} 0"#), "{metrics}");
+    assert!(
+        metrics.contains(r#"walpost_sink_connected{database="postgres",slot="walpost"} 0"#),
+        "{metrics}"
+    );
     fixture.nats.start_again().await;
     eventually(LONG_TIMEOUT, "it is ready again", async || endpoints.are_ready().await).await;
     stop(walpost).await;

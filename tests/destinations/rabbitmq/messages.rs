@@ -114,8 +114,7 @@ async fn status_metrics_and_readiness_are_those_of_rabbitmq() {
     fixture.confirmed(LONG_TIMEOUT).await;
     assert!(fixture.rabbit.length(&queue).await >= 10);
     let metrics = endpoints.metrics().await;
-    let published =
-        r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
+    let published = r#"walpost_events_published_total{database="postgres",slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
     let status = endpoints.status().await;
     assert_eq!(status["sink"], "RabbitMQ");

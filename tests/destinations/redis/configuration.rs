@@ -188,8 +188,7 @@ async fn endpoints_name_redis() {
     let status = endpoints.status().await;
     assert_eq!((&status["sink"], &status["sink_connected"]), (&"Redis".into(), &true.into()));
     let metrics = endpoints.metrics().await;
-    let published =
-        r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
+    let published = r#"walpost_events_published_total{database="postgres",slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
     fixture.redis.kill9().await;
     eventually(SHORT_TIMEOUT, "it is not ready", async || {
@@ -198,7 +197,10 @@ async fn endpoints_name_redis() {
     })
     .await;
     let metrics = endpoints.metrics().await;
-    assert!(metrics.contains(r#"walpost_sink_connected{slot="walpost"} 0"#), "{metrics}");
+    assert!(
+        metrics.contains(r#"walpost_sink_connected{database="postgres",slot="walpost"} 0"#),
+        "{metrics}"
+    );
     fixture.redis.start_again().await;
     eventually(LONG_TIMEOUT, "it is ready again", async || endpoints.are_ready().await).await;
     stop(walpost).await;

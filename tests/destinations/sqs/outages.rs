@@ -145,8 +145,7 @@ async fn server_that_is_away_at_the_start_is_waited_for() {
     let sink = (&status["sink"], &status["sink_connected"]);
     assert_eq!(sink, (&"Amazon SQS".into(), &true.into()));
     let metrics = endpoints.metrics().await;
-    let published =
-        r#"walpost_events_published_total{slot="walpost",topic="outbox.event.order"} 10"#;
+    let published = r#"walpost_events_published_total{database="postgres",slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
     stop(walpost).await;
 }
