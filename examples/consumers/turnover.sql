@@ -3,8 +3,7 @@
 -- Running it again changes nothing.
 
 CREATE TABLE IF NOT EXISTS public.turnover (
-    -- The record's key.
-    customer pg_catalog.text PRIMARY KEY,
-    orders   bigint          NOT NULL,
-    total    numeric         NOT NULL
+    customer    pg_catalog.text PRIMARY KEY,
+    orders      bigint          NOT NULL,
+    total_cents bigint          NOT NULL
 );

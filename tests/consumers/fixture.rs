@@ -9,6 +9,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
 
+use walpost_bed::Kafka;
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT};
 
 /// What a program has written: number and total of orders by customer.
@@ -46,7 +47,7 @@ impl OrdersFixture {
         orders.publish(&["--slot", "again"]).await;
         orders.order(AFTER).await;
         let again = format!(
-            "DELETE FROM public.outbox WHERE (payload ->> 'total')::int >= {} AND (payload ->> 'total')::int < {}",
+            "DELETE FROM public.outbox WHERE (payload ->> 'total_cents')::int >= {} AND (payload ->> 'total_cents')::int < {}",
             PUT_AGAIN.start, PUT_AGAIN.end
         );
         orders.fixture.postgres.execute(&again).await;
@@ -58,14 +59,34 @@ impl OrdersFixture {
         orders
     }
 
+    /// A shop whose orders are still to be placed, by an example writer.
+    pub async fn shop() -> Self {
+        let fixture = Fixture::empty().await;
+        fixture.init(&["--publish-function"]).await;
+        fixture.postgres.execute(include_str!("../../examples/writers/shop.sql")).await;
+        Kafka::shared().await.create_topic(&fixture.topic("order"), 3).await;
+        Self { fixture }
+    }
+
+    /// The orders of the shop.
+    pub async fn placed(&self) -> Turnover {
+        self.turnover_of(
+            "postgres",
+            "SELECT customer, count(*), sum(total_cents)::bigint FROM public.orders GROUP BY 1",
+        )
+        .await
+    }
+
     /// Publishes records with two headers of each name.
     async fn forge(&self) {
         let mut config = ClientConfig::new();
         let producer: FutureProducer =
             config.set("bootstrap.servers", self.brokers()).create().unwrap();
         for number in FORGED {
-            let (position, payload) =
-                (format!("FFFFFFFF00000000/{number:08X}"), format!("{{\"total\": {number}}}"));
+            let (position, payload) = (
+                format!("FFFFFFFF00000000/{number:08X}"),
+                format!("{{\"customer\": \"forged\", \"total_cents\": {number}}}"),
+            );
             let highest = "FFFFFFFFFFFFFFFF/FFFFFFFF".to_owned();
             let own = number.to_string();
             let mut headers = OwnedHeaders::new();
@@ -87,7 +108,7 @@ impl OrdersFixture {
         let sql = format!(
             "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload, headers)
              SELECT md5('order ' || i)::uuid, 'order', 'customer ' || i / 2 % 7, 'order_placed',
-                    jsonb_build_object('total', i)
+                    jsonb_build_object('customer', 'customer ' || i / 2 % 7, 'total_cents', i)
                       || CASE i / 2 % 2 WHEN 0 THEN '{{}}' ELSE jsonb_build_object('idempotencyKey', 'request ' || i / 2) END,
                     CASE i / 2 % 6
                         WHEN 1 THEN NULL
@@ -102,7 +123,8 @@ impl OrdersFixture {
         self.fixture.postgres.execute(&sql).await;
     }
 
-    async fn publish(&self, arguments: &[&str]) {
+    /// Publishes what is committed.
+    pub async fn publish(&self, arguments: &[&str]) {
         let arguments = [&["--until", "current"], arguments].concat();
         let (code, said) = self.fixture.run_to_its_end(&arguments).await;
         assert_eq!(code, Some(0), "{said}");
@@ -154,8 +176,11 @@ impl OrdersFixture {
 
     /// What the programs have written to that database.
     pub async fn written(&self, database: &str) -> Turnover {
+        self.turnover_of(database, "SELECT customer, orders, total_cents FROM turnover").await
+    }
+
+    async fn turnover_of(&self, database: &str, sql: &str) -> Turnover {
         let client = self.fixture.postgres.client_of(database).await;
-        let sql = "SELECT customer, orders, total::bigint FROM turnover";
         let number = |number: i64| u64::try_from(number).unwrap();
         let rows = client.query(sql, &[]).await.unwrap();
         rows.iter().map(|row| (row.get(0), (number(row.get(1)), number(row.get(2))))).collect()

@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
 use walpost_bed::{Walpost, eventually};
 
-use crate::fixture::OrdersFixture;
+use crate::fixture::{OrdersFixture, Turnover};
 
 #[allow(dead_code, reason = "its main is for people")]
 #[path = "../../examples/consumers/rust/main.rs"]
@@ -46,7 +46,7 @@ impl Program {
     }
 
     /// In JDBC the user is a parameter; libpq's addresses take it so too.
-    fn database(&self, server: &str, name: &str) -> String {
+    pub fn database(&self, server: &str, name: &str) -> String {
         let scheme = match self {
             Self::Rust => "postgres",
             Self::Command { scheme, .. } => scheme,
@@ -81,6 +81,23 @@ impl Program {
         .await;
         assert_eq!(orders.written(&own).await, OrdersFixture::turnover(by), "{name}, by {by}");
         second.kill().await;
+    }
+}
+
+impl Program {
+    /// Reads all events of the shop once; returns what it has written.
+    pub async fn reads(&self, shop: &OrdersFixture, name: &str) -> Turnover {
+        shop.make_database(name).await;
+        let database = self.database(&shop.database_server(), name);
+        let (brokers, by) = (shop.brokers().to_owned(), "id".to_owned());
+        let mut running = self.start([brokers, shop.topic(), name.to_owned(), database, by]);
+        eventually(LONG_TIMEOUT, "all offsets are committed", async || {
+            running.assert_runs().await;
+            shop.is_read_by(name).await
+        })
+        .await;
+        running.kill().await;
+        shop.written(name).await
     }
 }
 

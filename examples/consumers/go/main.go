@@ -122,11 +122,15 @@ func isFirst(ctx context.Context, tx pgx.Tx, by string, record *kgo.Record) (boo
 
 // act does what the event is to cause, in the same transaction.
 func act(ctx context.Context, tx pgx.Tx, record *kgo.Record) error {
-	sql := `INSERT INTO public.turnover AS sum (customer, orders, total)
-	        VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
+	// An order that is placed names its customer, and one that is paid does not.
+	sql := `INSERT INTO public.turnover AS sum (customer, orders, total_cents)
+	        SELECT placed ->> 'customer', 1, (placed ->> 'total_cents')::bigint
+	          FROM (SELECT $1::text::jsonb AS placed) AS event
+	         WHERE placed ->> 'customer' IS NOT NULL
 	        ON CONFLICT (customer)
-	        DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total`
-	_, err := tx.Exec(ctx, sql, string(record.Key), string(record.Value))
+	        DO UPDATE SET orders = sum.orders + 1,
+	                      total_cents = sum.total_cents + excluded.total_cents`
+	_, err := tx.Exec(ctx, sql, string(record.Value))
 	return err
 }
 

@@ -107,7 +107,7 @@ async fn take(
                VALUES ('billing', $1)
                ON CONFLICT DO NOTHING";
     if transaction.execute(sql, &[&id]).await? == 1 {
-        act(&transaction, event["subject"].as_str(), &event["data"]).await?;
+        act(&transaction, &event["data"]).await?;
     }
     transaction.commit().await?;
     Ok(StatusCode::NO_CONTENT)
@@ -131,15 +131,15 @@ fn is_signed(key: &hmac::Key, headers: &HeaderMap, body: &[u8]) -> bool {
 }
 
 /// What the event is to cause, in the same transaction.
-async fn act(
-    transaction: &Transaction<'_>,
-    customer: Option<&str>,
-    order: &Value,
-) -> anyhow::Result<()> {
-    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total)
-               VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
+async fn act(transaction: &Transaction<'_>, order: &Value) -> anyhow::Result<()> {
+    // An order that is placed names its customer, and one that is paid does not.
+    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total_cents)
+               SELECT placed ->> 'customer', 1, (placed ->> 'total_cents')::bigint
+                 FROM (SELECT $1::text::jsonb AS placed) AS event
+                WHERE placed ->> 'customer' IS NOT NULL
                ON CONFLICT (customer)
-               DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total";
-    transaction.execute(sql, &[&customer, &order.to_string()]).await?;
+               DO UPDATE SET orders = sum.orders + 1,
+                             total_cents = sum.total_cents + excluded.total_cents";
+    transaction.execute(sql, &[&order.to_string()]).await?;
     Ok(())
 }

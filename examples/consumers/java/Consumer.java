@@ -102,12 +102,16 @@ class Consumer {
 
     /** What the event is to cause, in the same transaction. */
     static void act(Connection connection, ConsumerRecord<String, String> record) throws SQLException {
+        // An order that is placed names its customer, and one that is paid does not.
         var sql = """
-            INSERT INTO public.turnover AS sum (customer, orders, total)
-            VALUES (?, 1, (?::text::jsonb ->> 'total')::numeric)
+            INSERT INTO public.turnover AS sum (customer, orders, total_cents)
+            SELECT placed ->> 'customer', 1, (placed ->> 'total_cents')::bigint
+              FROM (SELECT ?::text::jsonb AS placed) AS event
+             WHERE placed ->> 'customer' IS NOT NULL
             ON CONFLICT (customer)
-            DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total""";
-        execute(connection, sql, record.key(), record.value());
+            DO UPDATE SET orders = sum.orders + 1,
+                          total_cents = sum.total_cents + excluded.total_cents""";
+        execute(connection, sql, record.value());
     }
 
     /** How many rows the statement changed. */

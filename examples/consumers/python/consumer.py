@@ -72,11 +72,15 @@ def is_first(connection, by, record):
 
 def act(connection, record):
     """What the event is to cause, in the same transaction."""
-    sql = """INSERT INTO public.turnover AS sum (customer, orders, total)
-             VALUES (%s, 1, (%s::text::jsonb ->> 'total')::numeric)
+    # An order that is placed names its customer, and one that is paid does not.
+    sql = """INSERT INTO public.turnover AS sum (customer, orders, total_cents)
+             SELECT placed ->> 'customer', 1, (placed ->> 'total_cents')::bigint
+               FROM (SELECT %s::text::jsonb AS placed) AS event
+              WHERE placed ->> 'customer' IS NOT NULL
              ON CONFLICT (customer)
-             DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total"""
-    connection.execute(sql, [record.key().decode(), record.value().decode()])
+             DO UPDATE SET orders = sum.orders + 1,
+                           total_cents = sum.total_cents + excluded.total_cents"""
+    connection.execute(sql, [record.value().decode()])
 
 
 def header(record, name):

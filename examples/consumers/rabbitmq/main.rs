@@ -55,8 +55,7 @@ pub(crate) async fn consume(
                    ON CONFLICT DO NOTHING";
         let is_new = transaction.execute(sql, &[&id]).await? == 1;
         if is_new && header(properties, "walpost.topic").as_deref() == Some(topic) {
-            let customer = header(properties, "walpost.key");
-            act(&transaction, customer, std::str::from_utf8(&delivery.data)?).await?;
+            act(&transaction, std::str::from_utf8(&delivery.data)?).await?;
         }
         transaction.commit().await?;
         delivery.ack(BasicAckOptions::default()).await?;
@@ -73,15 +72,15 @@ fn header(properties: &BasicProperties, name: &str) -> Option<String> {
 }
 
 /// What the event is to cause, in the same transaction.
-async fn act(
-    transaction: &Transaction<'_>,
-    customer: Option<String>,
-    order: &str,
-) -> anyhow::Result<()> {
-    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total)
-               VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
+async fn act(transaction: &Transaction<'_>, order: &str) -> anyhow::Result<()> {
+    // An order that is placed names its customer, and one that is paid does not.
+    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total_cents)
+               SELECT placed ->> 'customer', 1, (placed ->> 'total_cents')::bigint
+                 FROM (SELECT $1::text::jsonb AS placed) AS event
+                WHERE placed ->> 'customer' IS NOT NULL
                ON CONFLICT (customer)
-               DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total";
-    transaction.execute(sql, &[&customer, &order]).await?;
+               DO UPDATE SET orders = sum.orders + 1,
+                             total_cents = sum.total_cents + excluded.total_cents";
+    transaction.execute(sql, &[&order]).await?;
     Ok(())
 }

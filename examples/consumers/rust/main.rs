@@ -99,12 +99,15 @@ async fn is_first(
 
 /// What the event is to cause, in the same transaction.
 async fn act(transaction: &Transaction<'_>, record: &BorrowedMessage<'_>) -> anyhow::Result<()> {
-    let (customer, order) = (text(record.key()), text(record.payload()));
-    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total)
-               VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
+    // An order that is placed names its customer, and one that is paid does not.
+    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total_cents)
+               SELECT placed ->> 'customer', 1, (placed ->> 'total_cents')::bigint
+                 FROM (SELECT $1::text::jsonb AS placed) AS event
+                WHERE placed ->> 'customer' IS NOT NULL
                ON CONFLICT (customer)
-               DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total";
-    transaction.execute(sql, &[&customer, &order]).await?;
+               DO UPDATE SET orders = sum.orders + 1,
+                             total_cents = sum.total_cents + excluded.total_cents";
+    transaction.execute(sql, &[&text(record.payload())]).await?;
     Ok(())
 }
 

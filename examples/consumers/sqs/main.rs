@@ -82,12 +82,14 @@ fn attribute<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
 
 /// What the event is to cause, in the same transaction.
 async fn act(transaction: &Transaction<'_>, message: &Message) -> anyhow::Result<()> {
-    let customer = attribute(message, "walpost.key");
-    let order = message.body();
-    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total)
-               VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
+    // An order that is placed names its customer, and one that is paid does not.
+    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total_cents)
+               SELECT placed ->> 'customer', 1, (placed ->> 'total_cents')::bigint
+                 FROM (SELECT $1::text::jsonb AS placed) AS event
+                WHERE placed ->> 'customer' IS NOT NULL
                ON CONFLICT (customer)
-               DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total";
-    transaction.execute(sql, &[&customer, &order]).await?;
+               DO UPDATE SET orders = sum.orders + 1,
+                             total_cents = sum.total_cents + excluded.total_cents";
+    transaction.execute(sql, &[&message.body()]).await?;
     Ok(())
 }

@@ -41,7 +41,7 @@ async fn receiver_acts_once_on_each_event() {
     postgres.execute(TURNOVER).await;
     let rows = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
                 SELECT 'order', (i % 7)::text, CASE WHEN i % 10 = 0 THEN 'paid' ELSE 'placed' END, \
-                       jsonb_build_object('total', i) FROM generate_series(1, 700) AS i";
+                       jsonb_build_object('customer', i % 7, 'total_cents', i) FROM generate_series(1, 700) AS i";
     postgres.execute(rows).await;
     let receive = async |listener: TcpListener| {
         let source = &fixture.inner.source;
@@ -60,7 +60,7 @@ async fn receiver_acts_once_on_each_event() {
     }
     let expected = "SELECT sum(i) FROM generate_series(1, 700) AS i WHERE i % 10 <> 0";
     let expected = postgres.query_text(expected).await;
-    let total = "SELECT coalesce(sum(total), 0) FROM public.turnover";
+    let total = "SELECT coalesce(sum(total_cents), 0) FROM public.turnover";
     let walpost = fixture.command("run").env("WALPOST_HTTP_SECRET", SECRET).start();
     let own = TcpListener::bind(address).await.expect("its port");
     tokio::select! {

@@ -40,12 +40,12 @@ async fn consumer_acts_once_on_each_event() {
         .execute(
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
              SELECT CASE WHEN i % 10 = 0 THEN 'other' ELSE 'order' END, (i % 7)::text, 'placed', \
-                    jsonb_build_object('total', i) FROM generate_series(1, 700) AS i",
+                    jsonb_build_object('customer', i % 7, 'total_cents', i) FROM generate_series(1, 700) AS i",
         )
         .await;
     let expected = "SELECT sum(i) FROM generate_series(1, 700) AS i WHERE i % 10 <> 0";
     let expected = postgres.query_text(expected).await;
-    let total = "SELECT coalesce(sum(total), 0) FROM public.turnover";
+    let total = "SELECT coalesce(sum(total_cents), 0) FROM public.turnover";
     let source = &fixture.inner.source;
     let consume =
         async || program::consume(&fixture.url, &queue, "outbox.event.order", source).await;
