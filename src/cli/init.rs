@@ -174,12 +174,11 @@ struct SlotOptions(String);
 
 impl SlotOptions {
     fn of(arguments: &InitArguments) -> Self {
-        let mut text = String::new();
-        if arguments.no_role {
-            text += " --no-role";
-        } else if arguments.role != DEFAULT_ROLE {
-            text += &format!(" --role {}", quoted(&arguments.role));
-        }
+        let mut text = match arguments.role.as_str() {
+            _ if arguments.no_role => " --no-role".to_owned(),
+            DEFAULT_ROLE => String::new(),
+            role => format!(" --role {}", quoted(role)),
+        };
         if arguments.failover {
             text += " --failover";
         }

@@ -279,10 +279,9 @@ impl Positions {
         let is_passed = |skipped: &&EventPosition| skipped.commit_lsn < acked;
         let passed = state.skipped.iter().take_while(is_passed).count();
         let many = passed.min(state.skipped.len().saturating_sub(SKIPPED_MAX));
-        let forgotten = state.skipped.drain(..many);
         // Without their ids, their rows are not told from others.
-        let all_known = forgotten.map(|position| state.skipped_ids.contains_key(&position));
-        state.skips |= !all_known.fold(true, |all, known| all && known);
+        let is_known = |position| state.skipped_ids.contains_key(&position);
+        state.skips |= !state.skipped.drain(..many).all(is_known);
         Ok(state)
     }
 

@@ -98,7 +98,7 @@ async fn the_row_of_a_skipped_event_alone_is_not_pruned(delivery: &'static str) 
     let position = rest.split(' ').next().expect("a position").to_owned();
     let (status, said) = skip(&kept.fixture, &kept.topic, &position, &["--apply"]).await;
     assert_eq!(status, Some(0), "{said}");
-    let mut walpost = kept.run().await;
+    let walpost = kept.run().await;
     walpost.await_line(&position, LONG_TIMEOUT).await;
     kept.delivered().await;
     // It is still known after a restart, which does not read the event again.
