@@ -463,12 +463,16 @@ pub fn kafka(config: &Config) -> KafkaConfig {
     }
 }
 
-/// The current properties, for the same brokers.
+/// The current properties, for the same brokers, and with the same partition of each key.
 fn kafka_source(config: &Config, environment: &Environment) -> KafkaSource {
     let (config, environment) = (config.clone(), environment.clone());
     KafkaSource::new(move || {
         let now = config.reload(&environment).map_err(|error| error.to_string())?;
-        Ok(KafkaConfig { properties: kafka(&now).properties, ..kafka(&config) })
+        let (first, properties) = (kafka(&config), kafka(&now).properties);
+        if sink::key_hash(&properties) != sink::key_hash(&first.properties) {
+            return Err("another partitioner takes effect with a restart only".to_owned());
+        }
+        Ok(KafkaConfig { properties, ..first })
     })
 }
 

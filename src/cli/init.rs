@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::args::{DEFAULT_ROLE, InitArguments};
 use super::recover::RowOptions;
@@ -14,6 +15,10 @@ use crate::setup::{
 };
 use crate::source::{self, Limit, SourceError};
 use crate::{assembly, preflight};
+
+/// How long a slot is waited for that a client uses, and how often it is looked at.
+const IN_USE_LIMIT: Duration = Duration::from_secs(10);
+const IN_USE_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) fn command(arguments: InitArguments) -> Exit {
     let slot_options = SlotOptions::of(&arguments);
@@ -141,31 +146,42 @@ async fn write_position(
         .map_err(|error| SourceError::Setup(error.to_string()))?;
     let kafka = assembly::kafka(config);
     let wanted = Wanted { command: "walpost init", create: true, may_lack_slot: false };
-    let positions = match Positions::read(config, &conninfo, &kafka, wanted).await {
-        // Also in a catch-up, when only the lock on its name is held.
-        Err(AdoptError::InUse { .. }) => {
-            return Ok(Ok(format!("{place}: left as it is, since a client uses the slot\n")));
+    let deadline = Instant::now() + IN_USE_LIMIT;
+    let positions = loop {
+        match Positions::read(config, &conninfo, &kafka, wanted).await {
+            // One without a position ends within a moment.
+            Err(AdoptError::InUse { .. }) if Instant::now() < deadline => {
+                tokio::time::sleep(IN_USE_INTERVAL).await;
+            }
+            Err(AdoptError::InUse { .. }) => {
+                return Ok(Ok(format!("{place}: left as it is, since a client uses the slot\n")));
+            }
+            read => break read?,
         }
-        read => read?,
     };
     let slot = positions.slot();
     let (is_created, former) = step.map_or((false, None), |step| (step.created, step.former_rows));
-    match positions.state.as_ref().map(|state| state.acked_upto) {
+    match positions.state.as_ref().map(|state| (state.acked_upto, state.rows.is_some())) {
         None => match positions.doubt(config, &conninfo, is_created, former).await? {
             None => {
                 positions.adopt().await?;
                 Ok(Ok(format!("{place}: written, {slot}\n")))
             }
-            Some(doubt) => {
-                Ok(Err(format!("{place}: not written: {}", options.advice(config, &doubt))))
-            }
+            Some(doubt) => Ok(Err(format!(
+                "{place}: not written: {}",
+                options.advice(config, is_created, &doubt)
+            ))),
         },
-        Some(acked) if is_created || acked < slot => Ok(Ok(format!(
+        Some((_, true)) => Ok(Err(format!(
+            "{place}: left as it is: rows that the slot does not send are not all published yet: run the \
+             command again that publishes them"
+        ))),
+        Some((acked, false)) if is_created || acked < slot => Ok(Err(format!(
             "{place}: left as it is, {acked}, the position of an earlier slot of this name; this one \
              begins at {slot}, and events between the two may be in neither: `walpost run` exits with \
-             code 3, `walpost recover` names what is missing, and with --apply publishes it\n"
+             code 3, `walpost recover` names what is missing, and with --apply publishes it"
         ))),
-        Some(acked) => Ok(Ok(format!("{place}: already there, {acked}\n"))),
+        Some((acked, false)) => Ok(Ok(format!("{place}: already there, {acked}\n"))),
     }
 }
 
@@ -185,9 +201,12 @@ impl SlotOptions {
         Self(text)
     }
 
-    /// The doubt, with what else can be done about it.
-    fn advice(&self, config: &Config, doubt: &Doubt) -> String {
-        let Doubt::FormerRows(_) = doubt else { return doubt.to_string() };
+    /// The doubt, with what else can be done about it: a slot that was found may have to send what has
+    /// no row any more.
+    fn advice(&self, config: &Config, is_created: bool, doubt: &Doubt) -> String {
+        if !is_created || *doubt == Doubt::Used {
+            return doubt.to_string();
+        }
         let (slot, options) = (&config.source.slot, &self.0);
         format!(
             "{doubt}. To publish them too: SELECT pg_catalog.pg_drop_replication_slot('{slot}'); and then \

@@ -257,7 +257,7 @@ settings! {
     KafkaBootstrapServers = row("kafka.bootstrap_servers", Text, "Kafka bootstrap servers, `host:port`, separated by commas.")
         .flag("--bootstrap-servers", "LIST").ambient("KAFKA_BOOTSTRAP_SERVERS").default("localhost:9092");
     KafkaCreateTopics = row("kafka.create_topics", Text, "Creates a topic that does not exist, with this many partitions and replicas, such as `6:3`; `default`: as the brokers are set.")
-        .details("Without it, what was committed after the first event of such a topic waits until somebody creates the topic. Rows name their topics, so it requires `record.topics_allowed`, unless all events have one topic. The Kafka user needs the ACL operation CREATE on the topics.")
+        .details("Without it, what was committed after the first event of such a topic waits until somebody creates the topic. Rows name their topics, so it requires `record.topics_allowed`, unless all events have one topic. The Kafka user needs the ACL operation CREATE on the topics: without it `poison.missing_topic` holds. Where brokers are missing, or a quota is reached, what follows waits whatever that says.")
         .flag("--create-topics", "PARTITIONS:REPLICAS");
     KafkaMaxProducers = row("kafka.max_producers", Number, "Maximum number of producers that send at the same time, each with its own connections to the brokers.")
         .details("From 1 to 32. walpost starts with one and adds producers while the brokers are far away and the rate is high: each partition belongs to one of them, so the order per key is kept. `1` keeps a single producer. See [performance](performance.md#brokers-far-away).")

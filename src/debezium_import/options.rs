@@ -45,7 +45,7 @@ impl Options {
         let pairs = if text.trim_start().starts_with('{') {
             json(serde_json::from_str(text)?)?
         } else if is_script(text) {
-            json(in_script(text).ok_or(ImportError::Script)?)?
+            json(in_script(text)?)?
         } else if is_yaml(text) {
             return Err(ImportError::Yaml);
         } else {
@@ -59,13 +59,18 @@ impl Options {
         // The last option of a name wins, as in Java.
         let last: HashMap<String, usize> =
             pairs.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
+        // A former name beside the present one is left over, and reported as unknown.
+        let present = |name: &str| match present_name(name) {
+            present if last.contains_key(&present) => name.to_owned(),
+            present => present,
+        };
         let mut left: Vec<(String, LayerValue)> = Vec::new();
         for (place, (name, value)) in pairs.into_iter().enumerate() {
             if last.get(&name) != Some(&place) {
                 continue;
             }
             let (bare, value) = match host {
-                Host::Connect => (present_name(&name), value.trim().to_owned()),
+                Host::Connect => (present(&name), value.trim().to_owned()),
                 Host::Server => (server_name(&name), unescape(value.trim())),
             };
             left.push((bare, LayerValue { place, name, value }));
@@ -165,19 +170,36 @@ fn only_postgres(mut listed: Map<String, Value>) -> Result<Map<String, Value>, I
 
 /// Whether the text is a shell script that sends a connector's configuration.
 fn is_script(text: &str) -> bool {
-    let line = |line: &str| line.trim_start().starts_with("curl ") || line.contains("| curl ");
-    text.starts_with("#!") || text.lines().any(line)
+    let mut lines = text.lines().map(str::trim_start).filter(|line| !line.starts_with('#'));
+    text.starts_with("#!")
+        || lines.any(|line| line.starts_with("curl ") || line.contains("| curl "))
 }
 
-/// The first JSON map in a script that has a connector's options.
-fn in_script(text: &str) -> Option<Map<String, Value>> {
-    text.match_indices('{').find_map(|(start, _)| {
-        let maps = serde_json::Deserializer::from_str(&text[start..]).into_iter();
-        let map: Map<String, Value> = maps.flatten().next()?;
-        let has_class = |map: &Map<String, Value>| map.contains_key("connector.class");
-        let config = map.get("config").and_then(Value::as_object);
-        (has_class(&map) || config.is_some_and(has_class)).then_some(map)
-    })
+/// The JSON map in a script that has the options of the connector for PostgreSQL, or of the only one.
+/// References to variables are of the environment.
+fn in_script(text: &str) -> Result<Map<String, Value>, ImportError> {
+    let (mut found, mut rest) = (Map::new(), text);
+    while let Some((_, after)) = rest.split_once('{') {
+        let begun = &rest[rest.len() - after.len() - 1..];
+        let mut maps = serde_json::Deserializer::from_str(begun).into_iter::<Map<String, Value>>();
+        rest = after;
+        if let Some(Ok(map)) = maps.next() {
+            rest = &begun[maps.byte_offset()..];
+            let config = map.get("config").and_then(Value::as_object).unwrap_or(&map);
+            if config.contains_key("connector.class") {
+                let name = map.get("name").and_then(Value::as_str).unwrap_or("without a name");
+                let config = config.iter().map(|(name, value)| (name.clone(), expanded(value)));
+                let config: Map<String, Value> = config.collect();
+                let info = serde_json::json!({ "info": { "config": config } });
+                found.insert(format!("{name}, {}.", found.len() + 1), info);
+            }
+        }
+    }
+    if found.is_empty() { Err(ImportError::Script) } else { only_postgres(found) }
+}
+
+fn expanded(value: &Value) -> Value {
+    value.as_str().map_or_else(|| value.clone(), |text| unescape(text).into())
 }
 
 fn scalar(name: &str, value: Value) -> Result<String, ImportError> {
@@ -313,10 +335,20 @@ mod tests {
                 "#!/bin/sh\nf() {{ echo \"${{HOST}}\"; }}\ncurl -X POST -d '{wanted}' \"$(f)\"\n"
             ),
             format!("cat <<END | curl -d @- http://connect:8083/connectors\n{wanted}\nEND\n"),
+            format!(
+                "curl -d '{other}' http://connect:8083/\ncurl -d '{wanted}' http://connect:8083/\n"
+            ),
         ] {
             let options = Options::read(&text).unwrap();
             assert_eq!(options.value("table.include.list"), Some("a.b"), "{text}");
         }
+        let two = format!("curl -d '{wanted}' a\ncurl -d '{wanted}' a\n");
+        assert!(matches!(Options::read(&two), Err(ImportError::Several { .. })));
+        let text =
+            format!("cat <<END | curl -d @- a\n{}\nEND\n", wanted.replace("a.b", "${TABLE}"));
+        assert_eq!(Options::read(&text).unwrap().value("table.include.list"), Some("${env:TABLE}"));
+        let both = Options::read("table.whitelist=a.old\ntable.include.list=a.b").unwrap();
+        assert_eq!(both.value("table.include.list"), Some("a.b"));
     }
 
     #[test]

@@ -167,6 +167,11 @@ impl Outbox {
         }))
     }
 
+    /// The column of a table that has a role.
+    pub fn column(&self, relation: Oid, role: Role) -> Option<&str> {
+        self.plans.get(&relation)?.column(role)
+    }
+
     /// The event of a logical message; `None` if its prefix is not a configured one, or if it is
     /// non-transactional and so has no position.
     pub fn message_event<'a>(

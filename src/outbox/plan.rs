@@ -204,6 +204,12 @@ impl Plan {
         &self.table
     }
 
+    /// The column that has a role.
+    pub(super) fn column(&self, role: Role) -> Option<&str> {
+        let step = self.steps.iter().find(|step| step.place == FieldTarget::Role(role));
+        step.map(|step| step.name.as_str())
+    }
+
     /// The event of a row. Its fields borrow from the row, except a decoded `bytea` payload.
     pub fn event<'a>(
         &self,

@@ -266,7 +266,7 @@ impl Looked<'_> {
                     )
                     .advice(
                         "set record.profile to debezium-binary-json if Debezium's converter has a \
-                         JsonConverter as its delegate, otherwise to debezium or debezium-json",
+                         JsonConverter as its delegate, otherwise to debezium or debezium-string-json",
                     )
             });
         }

@@ -16,7 +16,7 @@
 //! - No walpost with its position in that topic may have skipped events, but those that the state names
 //!   by their ids: their rows are kept.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::error::{PruneError, Unproved};
@@ -24,7 +24,9 @@ use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::sink::KafkaConfig;
 use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SqlClient};
-use crate::state::{ConfiguredLayout, Layout, Newest, State, StateFailure, StateKey, read_newest};
+use crate::state::{
+    ConfiguredLayout, Layout, Newest, SkippedRow, State, StateFailure, StateKey, read_newest,
+};
 
 /// Whose rows.
 #[derive(Clone)]
@@ -45,6 +47,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) before_slot_too: bool,
 }
 
+/// The ids of rows, by their column.
+pub(crate) type KeptRows = BTreeMap<String, BTreeSet<String>>;
+
 /// Rows of transactions from `from` on, and below `below`, are delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Proof {
@@ -54,8 +59,8 @@ pub(crate) struct Proof {
     /// The time of `from`, in milliseconds since 1970.
     pub(super) from_ms: u64,
     pub(crate) below: u64,
-    /// The ids of skipped events, whose rows are all that is left of them.
-    pub(crate) kept: BTreeSet<String>,
+    /// The rows of skipped events, which are all that is left of them.
+    pub(crate) kept: KeptRows,
     /// The slot that keeps newer rows from being deleted, what it has confirmed, and whether it is
     /// lost.
     pub(crate) held_by: Option<(String, Lsn, bool)>,
@@ -109,10 +114,12 @@ impl Proof {
         };
         let others = others.iter().filter(|(other, _)| needed(other));
         let all = others.map(|(other, state)| (other, state)).chain([(slot, &state)]);
-        let mut kept = BTreeSet::new();
+        let mut kept = KeptRows::new();
         for (slot, state) in all.filter(|_| !wanted.skipped_too) {
-            let ids = state.rows_of_skipped().ok_or_else(|| PruneError::Skips(slot.clone()))?;
-            kept.extend(ids.cloned());
+            let rows = state.rows_of_skipped().ok_or_else(|| PruneError::Skips(slot.clone()))?;
+            for SkippedRow { column, id } in rows {
+                kept.entry(column.clone()).or_default().insert(id.clone());
+            }
         }
         // After the state, which may be newer than what was read before it.
         server.end = ConfirmedSlots::end(client).await?;
@@ -191,7 +198,7 @@ fn proof(
         is_named.then(|| (other.name.clone(), confirmed, other.is_lost))
     });
     let (from, from_ms) = (delivered.from, delivered.from_ms);
-    Ok(Proof { from, before_slot_too: false, from_ms, below, kept: BTreeSet::new(), held_by })
+    Ok(Proof { from, before_slot_too: false, from_ms, below, kept: KeptRows::new(), held_by })
 }
 
 #[cfg(test)]

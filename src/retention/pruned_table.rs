@@ -56,8 +56,8 @@ pub(crate) struct PrunedTable {
     written: String,
     /// Whether that is without a zone: local times seem to be later than they are, or earlier.
     is_without_zone: bool,
-    /// The column of the events' ids, if each has one text.
-    id: Option<String>,
+    /// The columns in which each value has one text.
+    plain: Vec<String>,
     /// What the publication sends.
     filter: String,
     /// Whether its rows are in partitions.
@@ -162,8 +162,8 @@ impl PrunedTable {
         });
         let columns: Vec<(String, (bool, bool), bool, bool)> =
             rows.collect::<Result<_, tokio_postgres::Error>>().map_err(&failed)?;
-        let is_id = |wanted: &str| columns.iter().any(|(name, .., is_id)| name == wanted && *is_id);
-        let id = names.looked_for(Role::Id).find(|name| is_id(name)).map(str::to_owned);
+        let plain = columns.iter().filter(|(.., is_plain)| *is_plain);
+        let plain = plain.map(|(column, ..)| column.clone()).collect();
         let foreign = columns.iter().filter(|(_, _, is_built_in, _)| !is_built_in);
         let foreign = foreign.map(|(column, ..)| column.clone()).collect();
         let time = |wanted: &str| {
@@ -192,7 +192,7 @@ impl PrunedTable {
             foreign,
             written,
             is_without_zone,
-            id,
+            plain,
             filter: filter.unwrap_or_else(|| "true".to_owned()),
             is_partitioned,
             attached: 0,
@@ -254,20 +254,22 @@ impl PrunedTable {
 
     /// That a row `o` is delivered, and not skipped.
     fn is_delivered(&self, Proof { below, kept, .. }: &Proof) -> String {
-        let is_delivered = format!("({XID}) < {below}");
-        let Some(id) = self.id.as_deref().filter(|_| !kept.is_empty()) else { return is_delivered };
-        let kept: Vec<_> = kept.iter().map(|id| escape_literal(id)).collect();
-        let text = in_text_form(&format!("o.{}", escape_identifier(id)));
-        let kept = format!("ARRAY[{}]::pg_catalog.text[]", kept.join(", "));
-        format!("({is_delivered} AND NOT coalesce(({text}) = ANY ({kept}), false))")
+        let kept = kept.iter().map(|(column, ids)| {
+            let ids: Vec<_> = ids.iter().map(|id| escape_literal(id)).collect();
+            let ids = ids.join(", ");
+            let text = in_text_form(&format!("o.{}", escape_identifier(column)));
+            format!("NOT coalesce(({text}) = ANY (ARRAY[{ids}]::pg_catalog.text[]), false)")
+        });
+        let all: Vec<_> = [format!("({XID}) < {below}")].into_iter().chain(kept).collect();
+        format!("({})", all.join(" AND "))
     }
 
-    /// Fails if rows are to be kept by their ids, and have none.
+    /// Fails if rows are to be kept that cannot be told from others.
     pub(crate) fn require_ids(&self, proof: &Proof, slot: &str) -> Result<(), PruneError> {
-        if self.id.is_none() && !proof.kept.is_empty() {
-            return Err(PruneError::Skips(slot.to_owned()));
+        if proof.kept.keys().all(|column| self.plain.contains(column)) {
+            return Ok(());
         }
-        Ok(())
+        Err(PruneError::Skips(slot.to_owned()))
     }
 
     fn is_old(&self, before: &str) -> String {

@@ -81,6 +81,9 @@ pub(crate) enum AdoptError {
 /// How many positions of skipped events are kept, at least those that are still to come.
 const SKIPPED_MAX: usize = 100;
 
+/// The rows of how many of them are known: each has up to some hundred bytes of the state's record.
+const SKIPPED_ROWS_MAX: usize = 1000;
+
 /// The positions of slot and state topic. No walpost begins to work with the slot while this exists.
 pub(crate) struct Positions {
     /// The session that holds the lock on the slot's name.
@@ -224,7 +227,7 @@ impl Positions {
             generation: former.map_or(1, |state| state.generation + 1),
             cluster: self.cluster.clone(),
             skipped,
-            skipped_ids: former.map(|state| state.skipped_ids.clone()).unwrap_or_default(),
+            skipped_rows: former.map(|state| state.skipped_rows.clone()).unwrap_or_default(),
             delivered: former.and_then(|state| state.delivered.clone()),
             rows_upto: former.map(|state| state.rows_upto).unwrap_or_default(),
             skips: former.is_some_and(|state| state.skips),
@@ -257,6 +260,7 @@ impl Positions {
     pub(crate) fn not_skipping(&self, position: EventPosition) -> Result<State, AdoptError> {
         let mut state = self.next_state(position)?;
         state.skipped.retain(|skipped| *skipped != position);
+        state.skipped_rows.remove(&position);
         Ok(state)
     }
 
@@ -280,8 +284,11 @@ impl Positions {
         let passed = state.skipped.iter().take_while(is_passed).count();
         let many = passed.min(state.skipped.len().saturating_sub(SKIPPED_MAX));
         // Without their ids, their rows are not told from others.
-        let is_known = |position| state.skipped_ids.contains_key(&position);
+        let is_known = |position| state.skipped_rows.contains_key(&position);
         state.skips |= !state.skipped.drain(..many).all(is_known);
+        while state.skipped_rows.len() > SKIPPED_ROWS_MAX {
+            state.skips |= state.skipped_rows.pop_first().is_some();
+        }
         Ok(state)
     }
 

@@ -68,8 +68,8 @@ pub use kafka::{
 };
 pub(crate) use kafka::{
     CORRECT_ADVERTISED, Callbacks, TOKEN_PROPERTY, TopicAt, begins_transactions, client_config,
-    code_of, consumer_config, drop_on_threads, is_reconnecting, partition_consumer, partitions_of,
-    token_file, transaction_timeout, transactional_producer,
+    code_of, consumer_config, drop_on_threads, is_reconnecting, key_hash, partition_consumer,
+    partitions_of, token_file, transaction_timeout, transactional_producer,
 };
 pub use partition::KeyHash;
 pub use reread::Reread;

@@ -86,8 +86,8 @@ pub struct State {
     /// Events that are not to be published, by `walpost skip`: those that are still to come, and the
     /// newest of those before. In order.
     pub skipped: Vec<EventPosition>,
-    /// The ids of those of them that were read, which their rows have.
-    pub skipped_ids: BTreeMap<EventPosition, String>,
+    /// The rows of those of them that were read, if they are known by an id; `None`: it has none.
+    pub skipped_rows: BTreeMap<EventPosition, Option<SkippedRow>>,
     /// Which rows are delivered, once that is known.
     pub delivered: Option<Delivered>,
     /// Set while rows of the tables are published that the slot does not send.
@@ -103,6 +103,26 @@ pub struct State {
     pub layout: Option<Layout>,
     /// When it was written, in milliseconds since 1970.
     pub at_ms: u64,
+}
+
+/// By what the row of a skipped event is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedRow {
+    /// The column.
+    pub column: String,
+    /// Its value, as PostgreSQL's text.
+    pub id: String,
+}
+
+impl SkippedRow {
+    /// The longest id, in bytes: the record of the state has it.
+    const ID_MAX: usize = 256;
+
+    /// The row with this id in this column.
+    pub fn new(column: Option<&str>, id: Option<&[u8]>) -> Option<Self> {
+        let id = id.filter(|id| id.len() <= Self::ID_MAX)?;
+        Some(Self { column: column?.to_owned(), id: str::from_utf8(id).ok()?.to_owned() })
+    }
 }
 
 /// A transaction that is published in part.
@@ -173,7 +193,7 @@ struct Value {
     skipped: Vec<String>,
     /// By position.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    skipped_ids: BTreeMap<String, String>,
+    skipped_rows: BTreeMap<String, Option<SkippedRow>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     delivered: Option<Delivered>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,14 +241,14 @@ struct Version {
 }
 
 impl State {
-    /// The ids of the rows of skipped events; `None` if one may be unknown.
-    pub(crate) fn rows_of_skipped(&self) -> Option<impl Iterator<Item = &String>> {
+    /// The rows of skipped events; `None` if one may be unknown.
+    pub(crate) fn rows_of_skipped(&self) -> Option<impl Iterator<Item = &SkippedRow>> {
         let is_known = |position: &EventPosition| {
             // What is still to come is not delivered either.
-            position.commit_lsn >= self.acked_upto || self.skipped_ids.contains_key(position)
+            position.commit_lsn >= self.acked_upto || self.skipped_rows.contains_key(position)
         };
         let all_known = !self.skips && self.skipped.iter().all(is_known);
-        all_known.then(|| self.skipped_ids.values())
+        all_known.then(|| self.skipped_rows.values().flatten())
     }
 
     /// A position that an operator accepts: nothing is known of what was published before it.
@@ -244,7 +264,7 @@ impl State {
             known_from: Some(acked_upto),
             partial: None,
             skipped: Vec::new(),
-            skipped_ids: BTreeMap::new(),
+            skipped_rows: BTreeMap::new(),
             delivered: None,
             rows: None,
             rows_upto: Lsn::ZERO,
@@ -328,8 +348,8 @@ impl State {
                 commit_time: identity.map(|(_, commit_time)| commit_time.micros()),
             }),
             skipped: self.skipped.iter().map(ToString::to_string).collect(),
-            skipped_ids: self
-                .skipped_ids
+            skipped_rows: self
+                .skipped_rows
                 .iter()
                 .map(|(at, id)| (at.to_string(), id.clone()))
                 .collect(),
@@ -374,7 +394,7 @@ impl State {
             EventPosition::from_text(text).ok_or_else(|| invalid(&format!("position {text}")))
         };
         let skipped = value.skipped.iter().map(|text| event(text));
-        let skipped_ids = value.skipped_ids.into_iter().map(|(at, id)| Ok((event(&at)?, id)));
+        let skipped_rows = value.skipped_rows.into_iter().map(|(at, id)| Ok((event(&at)?, id)));
         let earlier = value.earlier.iter().map(|text| lsn(text));
         let acked_upto = lsn(&value.acked_upto)?;
         // An older one is of a transaction that was published since, at least once.
@@ -389,7 +409,7 @@ impl State {
             known_from: value.known_from.as_deref().map(lsn).transpose()?,
             partial,
             skipped: skipped.collect::<Result<_, _>>()?,
-            skipped_ids: skipped_ids.collect::<Result<_, _>>()?,
+            skipped_rows: skipped_rows.collect::<Result<_, _>>()?,
             delivered: value.delivered,
             rows: value.rows,
             rows_upto: value.rows_upto,
@@ -431,7 +451,10 @@ mod tests {
         let event = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         for (last, partial) in [(None, None), (Some(last), None), (Some(last), Some(event))] {
             let skipped = partial.into_iter().collect();
-            let skipped_ids = partial.into_iter().map(|at| (at, "ö\"".to_owned())).collect();
+            let skipped_rows = partial
+                .into_iter()
+                .map(|at| (at, SkippedRow::new(Some("id"), Some("ö\"".as_bytes()))))
+                .collect();
             let identity = Some((u32::MAX, PgTimestamp::from_micros(-6)));
             let delivered = last.map(|last| Delivered::new(last.xid.into(), 8));
             let rows = partial.map(|partial| UnfinishedRows {
@@ -447,7 +470,7 @@ mod tests {
                 earlier,
                 partial,
                 skipped,
-                skipped_ids,
+                skipped_rows,
                 delivered,
                 rows,
                 rows_upto,

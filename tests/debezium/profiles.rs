@@ -352,10 +352,10 @@ fn golden_records_are_equal_or_a_documented_difference() {
     assert!(different.is_empty(), "{}", different.join("\n"));
     // The table in docs/from-debezium.md.
     let expected = [
-        (Outcome::Same, 2583),
-        (Outcome::Refused, 364),
+        (Outcome::Same, 2756),
+        (Outcome::Refused, 419),
         (Outcome::RefusedByTheBroker, 5),
-        (Outcome::Address, 88),
+        (Outcome::Address, 95),
         (Outcome::Setting, 22),
         (Outcome::LoneSurrogate, 1),
         (Outcome::Nanoseconds, 6),

@@ -123,7 +123,9 @@ async fn topic_that_cannot_be_created_yet_is_not_given_up() {
     let committed = fixture.postgres.commit(&row("order", "'{}'")).await;
     walpost.await_line("walpost could not create it: InvalidReplicationFactor", LONG_TIMEOUT).await;
     fixture.assert_unconfirmed(&committed).await;
-    let check = fixture.command("check").args(creates).args(["--topic", &topic]).start();
+    let servers = ["--source", &fixture.source, "--bootstrap-servers", &fixture.bootstrap];
+    let check = Walpost::builder(program()).arg("check").args(servers).args(creates);
+    let check = check.args(["--topic", &topic]).start();
     ended(&check).await;
     let found = check.stdout().join("\n");
     assert!(found.contains("could not create it: InvalidReplicationFactor"), "{found}");

@@ -60,14 +60,15 @@ fn events_of_the_page() -> Vec<(String, String, Option<Value>, Option<String>)> 
     let event = |key: &str, event_type: &str, value: Option<Value>, source: Option<&str>| {
         (key.to_owned(), event_type.to_owned(), value, source.map(str::to_owned))
     };
-    let placed = |key, cents| {
-        event(key, "order_placed", Some(json!({ "customer": "acme", "total_cents": cents })), None)
+    let placed = |key, cents, source| {
+        let value = json!({ "customer": "acme", "total_cents": cents });
+        event(key, "order_placed", Some(value), source)
     };
     vec![
-        placed("42", 1250),
-        event("43", "order_placed", Some(json!({ "total_cents": 990 })), Some("shop")),
+        placed("42", 1250, None),
+        placed("43", 990, Some("shop")),
         event("42", "order_paid", Some(json!({ "total_cents": 1250 })), None),
-        event("44", "order_placed", Some(json!({ "total_cents": 800 })), None),
+        placed("44", 800, None),
         event("44", "order_deleted", None, None),
     ]
 }

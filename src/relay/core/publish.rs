@@ -44,9 +44,8 @@ impl Core {
                 self.count_ordinal();
                 Ok(Taken::Yes)
             }
-            (Some(ref event), _) if self.skips.take(position, event.as_ref().ok()) => {
-                self.counters.skipped += 1;
-                self.count_event(position);
+            (Some(event), _) if self.is_skipped(position) => {
+                self.take_skip(position, message, event.as_ref().ok());
                 Ok(Taken::Yes)
             }
             (Some(_), _) if self.is_accepted(position) => {
@@ -247,7 +246,7 @@ impl Core {
         }
     }
 
-    fn count_event(&mut self, position: EventPosition) {
+    pub(super) fn count_event(&mut self, position: EventPosition) {
         self.counters.events += 1;
         // A probe is read again, after the events between the suspect and it.
         if !self.is_probing() && self.furthest < Some(position) {

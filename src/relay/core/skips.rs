@@ -3,29 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
-use crate::outbox::Event;
+use crate::outbox::{Event, Role};
+use crate::pgoutput::Message;
 use crate::position::EventPosition;
+use crate::state::SkippedRow;
 
 #[derive(Debug, Default)]
 pub(super) struct Skips {
     ordered: BTreeSet<EventPosition>,
     /// Read and not published.
     taken: Vec<EventPosition>,
-    /// The ids of all that were ever taken and have one.
-    ids: BTreeMap<EventPosition, String>,
-}
-
-impl Skips {
-    /// Whether the event at this position, which is read now, is skipped; `None`: it cannot be read.
-    pub(super) fn take(&mut self, position: EventPosition, event: Option<&Event<'_>>) -> bool {
-        let is_ordered = self.ordered.contains(&position);
-        if is_ordered {
-            self.taken.push(position);
-            let id = event.and_then(|event| str::from_utf8(event.id.as_deref()?).ok());
-            self.ids.extend(id.map(|id| (position, id.to_owned())));
-        }
-        is_ordered
-    }
+    /// The rows of all that were ever taken; `None`: a logical message, which has none.
+    rows: BTreeMap<EventPosition, Option<SkippedRow>>,
 }
 
 impl Core {
@@ -34,13 +23,39 @@ impl Core {
         self.skips.ordered = positions.into_iter().collect();
     }
 
+    /// Whether the event at this position is not published.
+    pub(super) fn is_skipped(&self, position: EventPosition) -> bool {
+        self.skips.ordered.contains(&position)
+    }
+
+    /// Takes an event that is not published; `None`: it cannot be read.
+    pub(super) fn take_skip(
+        &mut self,
+        position: EventPosition,
+        message: &Message,
+        event: Option<&Event<'_>>,
+    ) {
+        self.skips.taken.push(position);
+        match message {
+            Message::Insert(insert) => {
+                let column = self.outbox.column(insert.relation, Role::Id);
+                let id = event.and_then(|event| event.id.as_deref());
+                let row = SkippedRow::new(column, id);
+                self.skips.rows.extend(row.map(|row| (position, Some(row))));
+            }
+            _ => drop(self.skips.rows.insert(position, None)),
+        }
+        self.counters.skipped += 1;
+        self.count_event(position);
+    }
+
     /// Takes the positions of these events that were read since the last call, including replays.
     pub fn take_skipped(&mut self) -> Vec<EventPosition> {
         std::mem::take(&mut self.skips.taken)
     }
 
-    /// The ids of all these events that were read.
-    pub fn skipped_ids(&self) -> &BTreeMap<EventPosition, String> {
-        &self.skips.ids
+    /// The rows of all these events that were read, if they are known by an id; `None`: it has none.
+    pub fn skipped_rows(&self) -> &BTreeMap<EventPosition, Option<SkippedRow>> {
+        &self.skips.rows
     }
 }

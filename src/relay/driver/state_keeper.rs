@@ -256,11 +256,13 @@ impl StateKeeper {
         Ok(())
     }
 
-    /// Adds the ids of skipped events, before a position behind them is written.
+    /// Adds the rows of skipped events, before a position behind them is written.
     fn note_skipped(&mut self, core: &Core) {
         let Some(state) = &mut self.state else { return };
-        if core.skipped_ids().keys().any(|position| !state.skipped_ids.contains_key(position)) {
-            state.skipped_ids.extend(core.skipped_ids().clone());
+        for (position, row) in core.skipped_rows() {
+            if state.skipped_rows.get(position) != Some(row) {
+                state.skipped_rows.insert(*position, row.clone());
+            }
         }
     }
 

@@ -116,7 +116,7 @@ impl WaitsFor {
 
 /// How the keys of records are hashed, by librdkafka's `partitioner`; the same for as long as the sink
 /// lives, whatever is reloaded.
-pub(super) fn key_hash(properties: &BTreeMap<String, String>) -> KeyHash {
+pub(crate) fn key_hash(properties: &BTreeMap<String, String>) -> KeyHash {
     let given = properties.get("partitioner").or_else(|| properties.get("topic.partitioner"));
     given.and_then(|name| KeyHash::of_partitioner(name)).unwrap_or_default()
 }

@@ -236,18 +236,18 @@ impl MetadataClient {
     }
 
     fn request_topic(&self, new: &NewTopic<'_>, options: AdminOptions) -> Result<bool, NotCreated> {
-        let decided = |reason| NotCreated { reason, is_decided: true };
         let open = |reason| NotCreated { reason, is_decided: false };
         let (Some(admin), Some(runtime)) = (self.admin(), runtime()) else {
-            return Err(decided("a client with a token from a file creates no topics".to_owned()));
+            return Err(open("a client with a token from a file creates no topics".to_owned()));
         };
         let options = options.request_timeout(Some(REQUEST_TIMEOUT));
         let created = runtime.block_on(admin.create_topics([new], &options));
         match created.map_err(|error| open(error.to_string()))?.into_iter().next() {
             Some(Ok(_)) => Ok(true),
             Some(Err((_, Code::TopicAlreadyExists))) => Ok(false),
-            Some(Err((_, code))) if is_decision(code) => Err(decided(code.to_string())),
-            Some(Err((_, code))) => Err(open(code.to_string())),
+            Some(Err((_, code))) => {
+                Err(NotCreated { reason: code.to_string(), is_decided: is_decision(code) })
+            }
             None => Err(open("the brokers did not answer".to_owned())),
         }
     }
@@ -286,14 +286,11 @@ fn runtime() -> Option<tokio::runtime::Runtime> {
 }
 
 /// Whether this answer to the request for a topic is about the topic and its user. Fewer brokers than
-/// replicas (`InvalidReplicationFactor`) may be an outage.
+/// replicas (`InvalidReplicationFactor`) may be an outage, and a `PolicyViolation` a quota.
 fn is_decision(code: Code) -> bool {
     matches!(
         code,
-        Code::TopicAuthorizationFailed
-            | Code::ClusterAuthorizationFailed
-            | Code::PolicyViolation
-            | Code::InvalidTopic
+        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed | Code::InvalidTopic
     )
 }
 

@@ -37,10 +37,10 @@ pub(crate) use auxiliary::{
     Callbacks, begins_transactions, client_config, code_of, consumer_config, is_reconnecting,
     partition_consumer, partitions_of, transactional_producer,
 };
-pub(crate) use config::transaction_timeout;
 pub use config::{
     KafkaConfig, MissingTopics, NewTopics, WaitsFor, accepts, asks_for_topics, message_max_bytes,
 };
+pub(crate) use config::{key_hash, transaction_timeout};
 pub(crate) use drop_on_threads::drop_on_threads;
 pub(crate) use error::TopicAt;
 pub(super) use features::{built_in, config_error};

@@ -390,8 +390,10 @@ fn check_topic(
             Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
         }
         Verdict::NotCreated(why) => {
+            // What is in flight is delivered meanwhile.
             let missing = error::missing_topic(TopicAt::new(topic, config), Some(&why));
-            Err(ProduceError::Broken(missing.reason))
+            tracing::warn!(reason = missing.reason, "cannot create a topic; retrying");
+            Err(ProduceError::Full)
         }
         Verdict::Missing(why) => {
             let refusal = error::missing_topic(TopicAt::new(topic, config), why.as_deref());

@@ -8,7 +8,6 @@ use std::fs;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::time::{Duration, Instant};
 
-use super::config::key_hash;
 use super::oauth_token;
 use crate::sink::{Condition, KafkaConfig, Reread};
 
@@ -137,11 +136,6 @@ impl Reload {
         if self.rejected == Some(fingerprint)
             && !(self.unhealthy && self.rejected_at.is_some_and(long_ago))
         {
-            return ReadResult::Nothing;
-        }
-        if key_hash(&config.properties) != key_hash(&self.config.properties) {
-            // The partition of every key changes with it.
-            self.note_rejected(fingerprint, "partitioner takes effect with a restart only");
             return ReadResult::Nothing;
         }
         if fingerprint != self.fingerprint {
@@ -280,16 +274,6 @@ mod tests {
         assert!(changed(reload.read(true, now)).is_none());
         *cell.lock().expect("whole") = Ok(one);
         assert!(changed(reload.read(false, now)).is_some(), "an error is not permanent");
-    }
-
-    #[test]
-    fn another_partitioner_is_rejected() {
-        let (mut reload, cell) = reload(&config(&[]));
-        let others = [("linger.ms", "5"), ("partitioner", "consistent_random")];
-        *cell.lock().expect("whole") = Ok(config(&others));
-        assert!(changed(reload.read(true, Instant::now())).is_none());
-        *cell.lock().expect("whole") = Ok(config(&[others[0], ("partitioner", "murmur2")]));
-        assert!(changed(reload.read(true, Instant::now())).is_some(), "the same by another name");
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) struct TopicLookup {
     known: HashMap<String, u32>,
     /// The missing topics, when they were looked up, and why they were not created.
     missing: HashMap<String, (Instant, Option<String>)>,
+    /// The topic that has not been created yet, when that was tried, and why not.
+    not_created: Option<(String, Instant, String)>,
     lookup: Option<Lookup>,
 }
 
@@ -52,7 +54,7 @@ pub(crate) enum Verdict {
     Beyond(u32),
     /// The topic does not exist, and the brokers do not create it for this reason if that was tried.
     Missing(Option<String>),
-    /// Offer it again after a pause: the topic has not been created yet for this reason.
+    /// Offer it again: the topic has not been created yet, for this reason, which is a new one.
     NotCreated(String),
 }
 
@@ -97,7 +99,11 @@ impl TopicLookup {
                     return Verdict::Beyond(count);
                 }
                 Some(Found::Missing(why)) => return Verdict::Missing(why),
-                Some(Found::NotCreated(why)) => return Verdict::NotCreated(why),
+                Some(Found::NotCreated(why)) => {
+                    let known = self.not_created.replace((topic.to_owned(), now, why.clone()));
+                    let is_known = known.is_some_and(|(of, _, known)| of == topic && known == why);
+                    return if is_known { Verdict::Wait } else { Verdict::NotCreated(why) };
+                }
                 Some(Found::Partitions(_)) | None => return Verdict::Go,
             }
         }
@@ -106,6 +112,9 @@ impl TopicLookup {
         }
         if let Some((_, why)) = self.missing.get(topic).filter(|(since, _)| is_recent(*since)) {
             return Verdict::Missing(why.clone());
+        }
+        if self.not_created.as_ref().is_some_and(|(of, at, _)| of == topic && is_recent(*at)) {
+            return Verdict::Wait;
         }
         self.lookup = Some(Lookup { topic: topic.to_owned(), answer: look_up() });
         Verdict::Wait
@@ -191,6 +200,26 @@ mod tests {
         let after = 2 * MISSING_TTL;
         assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Wait);
         assert_eq!(verdict(after, Found::Missing(None)), Verdict::Go);
+    }
+
+    #[test]
+    fn creation_is_tried_once_per_second_and_its_failure_is_told_once() {
+        let (mut topics, begin) = (TopicLookup::default(), Instant::now());
+        let mut verdict = |after: Duration, why: &str| {
+            topics.verdict("t", None, begin + after, || {
+                let (sender, answer) = oneshot::channel();
+                sender.send(Found::NotCreated(why.to_owned())).expect("it is awaited");
+                answer
+            })
+        };
+        let told = |why: &str| Verdict::NotCreated(why.to_owned());
+        assert_eq!(verdict(Duration::ZERO, "one"), Verdict::Wait);
+        assert_eq!(verdict(Duration::ZERO, "not asked"), told("one"));
+        assert_eq!(verdict(MISSING_TTL / 2, "not asked"), Verdict::Wait);
+        assert_eq!(verdict(MISSING_TTL, "one"), Verdict::Wait, "asked again");
+        assert_eq!(verdict(MISSING_TTL, "not asked"), Verdict::Wait, "known");
+        assert_eq!(verdict(2 * MISSING_TTL, "two"), Verdict::Wait);
+        assert_eq!(verdict(2 * MISSING_TTL, "not asked"), told("two"));
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn run(terminal: &Terminal, services: &Services) {
         .heading("Running until Ctrl-C. Records appear here as they arrive; in another terminal:");
     terminal.say(&format!("psql {url}"));
     terminal.say("  INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)");
-    terminal.say("  VALUES ('order', '4711', 'order_placed', '{\"total\": 99}');");
+    terminal.say("  VALUES ('order', '4711', 'order_placed', '{\"customer\": \"acme\", \"total_cents\": 9900}');");
     terminal
         .say("  SELECT active, pg_size_pretty(pg_current_wal_lsn() - confirmed_flush_lsn) AS lag");
     terminal.say("    FROM pg_replication_slots;");
