@@ -69,15 +69,12 @@ fn elements<'a>(kind: Kind, text: &str, modes: Modes) -> Result<ConnectValue<'a>
 
 /// An array element, which Debezium decodes differently from a column's value.
 fn in_array<'a>(kind: Kind, text: String, modes: Modes) -> Result<ConnectValue<'a>, &'static str> {
-    const SECOND: i64 = 1_000_000;
     match kind {
         // At most milliseconds; 24:00 becomes midnight.
         Kind::Time(precision) => {
             let millis = time::time(&text)? / 1000 % 86_400_000;
             Ok(clock(millis * 1000, precision, modes.times))
         }
-        // At most seconds.
-        Kind::Timetz => Ok(text_of(time::timetz(&text, SECOND)?)),
         Kind::Date => match (text.as_str(), modes.times) {
             ("infinity", Times::IsoString) => Ok(text_of("+292278994-08-16Z".to_owned())),
             ("-infinity", Times::IsoString) => Err("has -infinity in an array of dates"),
@@ -113,7 +110,7 @@ fn one(kind: Kind, text: Cow<'_, str>, modes: Modes) -> Result<ConnectValue<'_>,
         Kind::Timestamptz(precision) => {
             text_of(time::timestamptz(&text, usize::from(precision.unwrap_or(6)))?)
         }
-        Kind::Timetz => text_of(time::timetz(&text, 1)?),
+        Kind::Timetz => time::timetz(&text)?.map_or(ConnectValue::Null, text_of),
         Kind::Interval => {
             let interval = Interval::read(&text)?;
             match modes.intervals {

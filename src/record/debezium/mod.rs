@@ -1,6 +1,6 @@
 //! Records as Debezium's outbox event router builds them, byte for byte.
 //!
-//! Topic, key, value and headers of Debezium 3.6 on Kafka Connect, configured by its own options.
+//! Topic, key, value and headers of Debezium 3.7 on Kafka Connect, configured by its own options.
 //! `tests/corpus/debezium` has recordings of what it really writes, and describes the rules. A row
 //! that makes Debezium's task fail is poison here. Pure.
 

@@ -20,7 +20,7 @@ const NO_INTERVAL: &str =
 /// Days since 1970-01-01. Infinity has the value of Debezium's driver.
 pub(super) fn date(text: &str) -> Result<i64, &'static str> {
     match text {
-        "infinity" => return Ok(-2_147_472_692),
+        "infinity" => return Ok(2_146_033_979),
         "-infinity" => return Ok(-2_147_472_691),
         _ => {}
     }
@@ -45,8 +45,8 @@ impl Moment {
     /// Parses a `timestamp`. Infinity has the value of Debezium's driver.
     pub(super) fn read(text: &str) -> Result<Self, &'static str> {
         let (seconds, micros) = match text {
-            "infinity" => (9_223_372_036_825, 200_000),
-            "-infinity" => (-9_223_372_036_833, 600_000),
+            "infinity" => (9_223_372_036_825_200, 0),
+            "-infinity" => (-9_223_372_036_832_400, 0),
             _ => timestamp::read(text).ok_or(NO_TIMESTAMP)?,
         };
         Ok(Self { seconds, micros })
@@ -113,14 +113,18 @@ pub(super) fn timestamptz(text: &str, digits: usize) -> Result<String, &'static 
     }
 }
 
-/// A `timetz` in UTC; microseconds below `unit` are truncated.
-pub(super) fn timetz(text: &str, unit: i64) -> Result<String, &'static str> {
+/// A `timetz` in UTC; one with seconds in its zone is NULL in Debezium.
+pub(super) fn timetz(text: &str) -> Result<Option<String>, &'static str> {
     let (clock, ahead) = timestamp::zoned(text).ok_or(NO_TIME)?;
-    if ahead % 60 != 0 {
-        return Err("has seconds in its zone, which this profile cannot write");
-    }
-    let micros = (time(clock)? - ahead * MICROS_PER_SECOND).rem_euclid(86_400_000_000);
-    Ok(format!("{}Z", iso_clock(micros / unit * unit, None)))
+    let micros = time(clock)?;
+    Ok(match (i128::from(micros), ahead) {
+        _ if ahead % 60 != 0 => None,
+        (MICROS_PER_DAY, 0) => Some("24:00:00Z".to_owned()),
+        _ => {
+            let micros = (micros - ahead * MICROS_PER_SECOND).rem_euclid(86_400_000_000);
+            Some(format!("{}Z", iso_clock(micros, None)))
+        }
+    })
 }
 
 /// The independent parts of an interval.
@@ -215,7 +219,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_yields_a_value_or_an_error(text in "[-+0-9: .ZBCinftymosdayer]{0,30}") {
-            let _ = (date(&text), time(&text), timetz(&text, 1), timestamptz(&text, 6));
+            let _ = (date(&text), time(&text), timetz(&text), timestamptz(&text, 6));
             let _ = Moment::read(&text).map(|it| (it.millis(), it.micros(), it.nanos(), it.iso(None)));
             let _ = Interval::read(&text).map(|it| (it.micros(), it.iso()));
         }
