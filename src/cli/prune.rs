@@ -249,7 +249,8 @@ fn announce(proof: &Proof, before: &str) {
 
 /// `deletable`: what the rows are called that may be deleted, or dropped with their partition.
 fn report(table: &TableName, deletable: &str, counted: Counted) -> String {
-    let Counted { oldest, deletable: rows, young, undelivered, before_slot, unpublished } = counted;
+    let Counted { oldest, deletable: rows, young, undelivered, before_slot, unpublished, skipped } =
+        counted;
     let oldest = oldest.unwrap_or_else(|| "none".to_owned());
     format!(
         "{table}:\n\
@@ -258,6 +259,7 @@ fn report(table: &TableName, deletable: &str, counted: Counted) -> String {
          old, and not proved to be delivered: {undelivered}\n\
          from before the slot:                {before_slot}\n\
          not sent by the publication:         {unpublished}\n\
+         passed over by `walpost skip`:       {skipped}\n\
          oldest row:                          {oldest}\n"
     )
 }

@@ -416,6 +416,10 @@ pub(crate) fn nearest<'a>(
     known: impl Iterator<Item = &'a str> + Clone,
 ) -> Option<&'a str> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    // As other programs call them.
+    let wrong = wrong.replace("brokers", "bootstrap_servers");
+    let wrong = wrong.replace("BROKERS", "BOOTSTRAP_SERVERS");
+    let wrong = wrong.as_str();
     let wrong_last = last(wrong);
     if let Some(same) = known.clone().find(|name| last(name) == wrong_last) {
         return Some(same);

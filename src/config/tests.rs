@@ -195,6 +195,10 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
         ),
         ("slot = 'x'", "walpost.toml:1: unknown key `slot`; did you mean `source.slot`?"),
         (
+            "kafka.brokers = 'x'",
+            "walpost.toml:1: unknown key `kafka.brokers`; did you mean `kafka.bootstrap_servers`?",
+        ),
+        (
             "[outbox.columns]\npayloda = 'x'",
             "walpost.toml:2: unknown key `outbox.columns.payloda`; did you mean `outbox.columns.payload`?",
         ),

@@ -75,7 +75,10 @@ pub enum ConnInfoError {
         hosts: usize,
     },
     /// No user name is set.
-    #[error("user: none is given, and neither USER nor LOGNAME names one")]
+    #[error(
+        "user: none is given, and neither USER nor LOGNAME names one: write it as in \
+         postgres://USER@HOST/DATABASE"
+    )]
     NoUser,
     /// A certificate, key or root file that is named, or required by another parameter, does not
     /// exist.

@@ -25,6 +25,9 @@ pub(super) fn parse(text: &str) -> Result<Pairs, ConnInfoError> {
         None if looks_like_a_url(text) => {
             Err(ConnInfoError::Malformed("a URL must begin with postgresql:// or postgres://"))
         }
+        None if !text.is_empty() && !text.contains('=') => Err(ConnInfoError::Malformed(
+            "neither a URL nor NAME=VALUE: write postgres://USER@HOST:PORT/DATABASE",
+        )),
         None => parse_pairs(text),
     }
 }

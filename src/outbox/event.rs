@@ -2,16 +2,37 @@
 //!
 //! Only the values; routing decides which of them a record needs.
 
-use crate::position::EventPosition;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::pgoutput::PgTimestamp;
+use serde::{Deserialize, Serialize};
 
-use super::columns::FieldTarget;
-use super::columns::Role;
+use crate::pgoutput::PgTimestamp;
+use crate::position::EventPosition;
+
+use super::columns::{FieldTarget, Role};
 use super::trace;
 use super::types::FieldTypes;
+
+/// By what a row is known in its table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowId {
+    /// The column.
+    pub column: String,
+    /// Its value, as PostgreSQL's text.
+    pub id: String,
+}
+
+impl RowId {
+    /// The longest id, in bytes.
+    const ID_MAX: usize = 256;
+
+    /// The row with this id in this column.
+    pub fn new(column: Option<&str>, id: Option<&[u8]>) -> Option<Self> {
+        let id = id.filter(|id| id.len() <= Self::ID_MAX)?;
+        Some(Self { column: column?.to_owned(), id: str::from_utf8(id).ok()?.to_owned() })
+    }
+}
 
 /// A field's value: the text that PostgreSQL sent, or bytes decoded from it. `None` is SQL NULL, or
 /// a column that the table does not have.

@@ -20,7 +20,7 @@ use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation, TypeNa
 
 pub(crate) use columns::FieldTarget;
 pub use columns::{ColumnNames, Needs, Role, Roles};
-pub use event::{Event, Field};
+pub use event::{Event, Field, RowId};
 pub use json::JsonFault;
 pub use message::MessageFault;
 pub(crate) use plan::hex_bytes;

@@ -21,12 +21,10 @@ use std::sync::Arc;
 
 use super::error::{PruneError, Unproved};
 use crate::lsn::Lsn;
-use crate::outbox::FoundTable;
+use crate::outbox::{FoundTable, RowId};
 use crate::sink::KafkaConfig;
 use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SqlClient};
-use crate::state::{
-    ConfiguredLayout, Layout, Newest, SkippedRow, State, StateFailure, StateKey, read_newest,
-};
+use crate::state::{ConfiguredLayout, Layout, Newest, State, StateFailure, StateKey, read_newest};
 
 /// Whose rows.
 #[derive(Clone)]
@@ -117,7 +115,7 @@ impl Proof {
         let mut kept = KeptRows::new();
         for (slot, state) in all.filter(|_| !wanted.skipped_too) {
             let rows = state.rows_of_skipped().ok_or_else(|| PruneError::Skips(slot.clone()))?;
-            for SkippedRow { column, id } in rows {
+            for RowId { column, id } in rows {
                 kept.entry(column.clone()).or_default().insert(id.clone());
             }
         }

@@ -97,11 +97,14 @@ pub(crate) struct Counted {
     pub(crate) before_slot: u64,
     /// The publication does not send them.
     pub(crate) unpublished: u64,
+    /// Old enough, and of skipped events.
+    pub(crate) skipped: u64,
 }
 
 impl std::ops::AddAssign for Counted {
     fn add_assign(&mut self, other: Self) {
-        let Self { oldest, deletable, young, undelivered, before_slot, unpublished } = other;
+        let Self { oldest, deletable, young, undelivered, before_slot, unpublished, skipped } =
+            other;
         // All are written in one format, and zone.
         self.oldest = self.oldest.take().into_iter().chain(oldest).min();
         self.deletable += deletable;
@@ -109,6 +112,7 @@ impl std::ops::AddAssign for Counted {
         self.undelivered += undelivered;
         self.before_slot += before_slot;
         self.unpublished += unpublished;
+        self.skipped += skipped;
     }
 }
 
@@ -244,24 +248,17 @@ impl PrunedTable {
     /// The condition that a row `o` is to be deleted.
     pub(super) fn is_deletable(&self, proof: &Proof, before: &str) -> String {
         let Self { filter, oid, .. } = self;
-        let (is_old, is_delivered, is_from_before) =
-            (self.is_old(before), self.is_delivered(proof), self.is_from_before(proof));
+        let (is_old, is_delivered, is_from_before, is_skipped) = (
+            self.is_old(before),
+            proof.is_delivered(),
+            self.is_from_before(proof),
+            proof.is_skipped(),
+        );
         // Never a row of another table that has got the name.
         format!(
-            "o.tableoid = {oid} AND ({filter}) AND {is_old} AND {is_delivered} AND NOT {is_from_before}"
+            "o.tableoid = {oid} AND ({filter}) AND {is_old} AND {is_delivered} AND NOT {is_from_before} \
+             AND NOT {is_skipped}"
         )
-    }
-
-    /// That a row `o` is delivered, and not skipped.
-    fn is_delivered(&self, Proof { below, kept, .. }: &Proof) -> String {
-        let kept = kept.iter().map(|(column, ids)| {
-            let ids: Vec<_> = ids.iter().map(|id| escape_literal(id)).collect();
-            let ids = ids.join(", ");
-            let text = in_text_form(&format!("o.{}", escape_identifier(column)));
-            format!("NOT coalesce(({text}) = ANY (ARRAY[{ids}]::pg_catalog.text[]), false)")
-        });
-        let all: Vec<_> = [format!("({XID}) < {below}")].into_iter().chain(kept).collect();
-        format!("({})", all.join(" AND "))
     }
 
     /// Fails if rows are to be kept that cannot be told from others.
@@ -352,18 +349,22 @@ impl PrunedTable {
     ) -> Result<Counted, PruneError> {
         let failed = database(&self.name, "counting the rows");
         let Self { name, filter, oid, .. } = self;
-        let (is_old, is_delivered, is_from_before) =
-            (self.is_old(before), self.is_delivered(proof), self.is_from_before(proof));
+        let (is_old, is_delivered, is_from_before, is_skipped) = (
+            self.is_old(before),
+            proof.is_delivered(),
+            self.is_from_before(proof),
+            proof.is_skipped(),
+        );
         let sql = format!(
             "WITH counted AS (
                  SELECT CASE WHEN o.tableoid <> {oid} THEN 2 WHEN NOT coalesce(({filter}), false) THEN 4 WHEN NOT {is_old} THEN 1
-                             WHEN {is_from_before} THEN 3 WHEN {is_delivered} THEN 0 ELSE 2 END AS kind,
+                             WHEN {is_from_before} THEN 3 WHEN {is_skipped} THEN 5 WHEN {is_delivered} THEN 0 ELSE 2 END AS kind,
                         pg_catalog.count(*) AS rows, {oldest} AS oldest
                    FROM ONLY {name} AS o WHERE {condition} GROUP BY 1)
              SELECT kind, rows, (SELECT pg_catalog.min(oldest) FROM counted)::pg_catalog.text
                FROM counted"
         );
-        let (mut counts, mut oldest) = ([0; 5], None::<String>);
+        let (mut counts, mut oldest) = ([0; 6], None::<String>);
         for row in client.query(&sql, &[]).await.map_err(&failed)? {
             let (kind, rows): (i32, i64) =
                 (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);
@@ -372,8 +373,8 @@ impl PrunedTable {
             }
             oldest = row.try_get(2).map_err(&failed)?;
         }
-        let [deletable, young, undelivered, before_slot, unpublished] = counts;
-        Ok(Counted { oldest, deletable, young, undelivered, before_slot, unpublished })
+        let [deletable, young, undelivered, before_slot, unpublished, skipped] = counts;
+        Ok(Counted { oldest, deletable, young, undelivered, before_slot, unpublished, skipped })
     }
 
     /// The oldest row. An index on the time makes that quick.
@@ -409,6 +410,23 @@ pub(super) const XID: &str = "
         - (((SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())
                     ::pg_catalog.text::pg_catalog.int8)
             - o.xmin::pg_catalog.text::pg_catalog.int8) & 4294967295) END";
+
+impl Proof {
+    fn is_delivered(&self) -> String {
+        format!("({XID}) < {}", self.below)
+    }
+
+    /// That a row `o` is of a skipped event.
+    fn is_skipped(&self) -> String {
+        let any = self.kept.iter().map(|(column, ids)| {
+            let ids: Vec<_> = ids.iter().map(|id| escape_literal(id)).collect();
+            let ids = ids.join(", ");
+            let text = in_text_form(&format!("o.{}", escape_identifier(column)));
+            format!("coalesce(({text}) = ANY (ARRAY[{ids}]::pg_catalog.text[]), false)")
+        });
+        format!("({})", any.chain(["false".to_owned()]).collect::<Vec<_>>().join(" OR "))
+    }
+}
 
 /// Columns as SQL writes them.
 pub(super) fn listed(columns: &[String], of: &str) -> String {

@@ -35,9 +35,7 @@ pub use self::kafka::{kafka_state, kafka_state_with_events};
 pub use self::layout::{ConfiguredLayout, Layout};
 #[cfg(feature = "nats")]
 pub(crate) use self::nats::{nats_state, read_nats_state};
-pub use self::record::{
-    ChosenRows, Partial, SkippedRow, State, StateKey, UnfinishedRows, UnreadableState,
-};
+pub use self::record::{ChosenRows, Partial, State, StateKey, UnfinishedRows, UnreadableState};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{read_redis_state, redis_state};
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::delivered::{Bookmark, Delivered, text};
 use super::layout::Layout;
 use crate::lsn::Lsn;
+use crate::outbox::RowId;
 use crate::pgoutput::PgTimestamp;
 use crate::position::{Checkpoint, EventPosition};
 use crate::source::LastTransaction;
@@ -87,7 +88,7 @@ pub struct State {
     /// newest of those before. In order.
     pub skipped: Vec<EventPosition>,
     /// The rows of those of them that were read, if they are known by an id; `None`: it has none.
-    pub skipped_rows: BTreeMap<EventPosition, Option<SkippedRow>>,
+    pub skipped_rows: BTreeMap<EventPosition, Option<RowId>>,
     /// Which rows are delivered, once that is known.
     pub delivered: Option<Delivered>,
     /// Set while rows of the tables are published that the slot does not send.
@@ -103,26 +104,6 @@ pub struct State {
     pub layout: Option<Layout>,
     /// When it was written, in milliseconds since 1970.
     pub at_ms: u64,
-}
-
-/// By what the row of a skipped event is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedRow {
-    /// The column.
-    pub column: String,
-    /// Its value, as PostgreSQL's text.
-    pub id: String,
-}
-
-impl SkippedRow {
-    /// The longest id, in bytes: the record of the state has it.
-    const ID_MAX: usize = 256;
-
-    /// The row with this id in this column.
-    pub fn new(column: Option<&str>, id: Option<&[u8]>) -> Option<Self> {
-        let id = id.filter(|id| id.len() <= Self::ID_MAX)?;
-        Some(Self { column: column?.to_owned(), id: str::from_utf8(id).ok()?.to_owned() })
-    }
 }
 
 /// A transaction that is published in part.
@@ -193,7 +174,7 @@ struct Value {
     skipped: Vec<String>,
     /// By position.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    skipped_rows: BTreeMap<String, Option<SkippedRow>>,
+    skipped_rows: BTreeMap<String, Option<RowId>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     delivered: Option<Delivered>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -242,7 +223,7 @@ struct Version {
 
 impl State {
     /// The rows of skipped events; `None` if one may be unknown.
-    pub(crate) fn rows_of_skipped(&self) -> Option<impl Iterator<Item = &SkippedRow>> {
+    pub(crate) fn rows_of_skipped(&self) -> Option<impl Iterator<Item = &RowId>> {
         let is_known = |position: &EventPosition| {
             // What is still to come is not delivered either.
             position.commit_lsn >= self.acked_upto || self.skipped_rows.contains_key(position)
@@ -453,7 +434,7 @@ mod tests {
             let skipped = partial.into_iter().collect();
             let skipped_rows = partial
                 .into_iter()
-                .map(|at| (at, SkippedRow::new(Some("id"), Some("ö\"".as_bytes()))))
+                .map(|at| (at, RowId::new(Some("id"), Some("ö\"".as_bytes()))))
                 .collect();
             let identity = Some((u32::MAX, PgTimestamp::from_micros(-6)));
             let delivered = last.map(|last| Delivered::new(last.xid.into(), 8));

@@ -110,6 +110,8 @@ async fn the_row_of_a_skipped_event_alone_is_not_pruned(delivery: &'static str) 
         .await;
     postgres.execute(&insert(20, 3)).await;
     kept.delivered().await;
+    let (code, said) = kept.prune(&["--older-than", "0s", "--dry-run"]).await;
+    assert!(code == Some(0) && said.contains("passed over by `walpost skip`:       1"), "{said}");
     let (code, said) = kept.prune(&["--older-than", "0s"]).await;
     assert!(code == Some(0) && said.contains("65 rows deleted"), "{code:?} {said}");
     let left = "SELECT count(*) || ' ' || count(aggregate_id) FROM public.outbox";

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
-use crate::outbox::{Event, Role};
+use crate::outbox::{Event, Role, RowId};
 use crate::pgoutput::Message;
 use crate::position::EventPosition;
-use crate::state::SkippedRow;
 
 #[derive(Debug, Default)]
 pub(super) struct Skips {
@@ -14,7 +13,7 @@ pub(super) struct Skips {
     /// Read and not published.
     taken: Vec<EventPosition>,
     /// The rows of all that were ever taken; `None`: a logical message, which has none.
-    rows: BTreeMap<EventPosition, Option<SkippedRow>>,
+    rows: BTreeMap<EventPosition, Option<RowId>>,
 }
 
 impl Core {
@@ -40,7 +39,7 @@ impl Core {
             Message::Insert(insert) => {
                 let column = self.outbox.column(insert.relation, Role::Id);
                 let id = event.and_then(|event| event.id.as_deref());
-                let row = SkippedRow::new(column, id);
+                let row = RowId::new(column, id);
                 self.skips.rows.extend(row.map(|row| (position, Some(row))));
             }
             _ => drop(self.skips.rows.insert(position, None)),
@@ -55,7 +54,7 @@ impl Core {
     }
 
     /// The rows of all these events that were read, if they are known by an id; `None`: it has none.
-    pub fn skipped_rows(&self) -> &BTreeMap<EventPosition, Option<SkippedRow>> {
+    pub fn skipped_rows(&self) -> &BTreeMap<EventPosition, Option<RowId>> {
         &self.skips.rows
     }
 }

@@ -104,12 +104,13 @@ impl Left {
     }
 }
 
-fn rows(Counted { young, undelivered, before_slot, unpublished, .. }: &Counted) -> String {
+fn rows(Counted { young, undelivered, before_slot, unpublished, skipped, .. }: &Counted) -> String {
     let kinds = [
         (*undelivered, "are not proved to be delivered"),
         (*before_slot, "are from before the slot, or from before it was attached"),
         (*young, "are younger, or have no time"),
         (*unpublished, "are not sent by the publication"),
+        (*skipped, "are of events that `walpost skip` passed over"),
     ];
     let found = kinds.iter().filter(|(rows, _)| *rows > 0);
     let found: Vec<_> = found.map(|(rows, what)| format!("{rows} rows {what}")).collect();
@@ -430,8 +431,8 @@ impl Prune<'_> {
 }
 
 fn is_deletable(counted: &Counted) -> bool {
-    let Counted { oldest: _, deletable: _, young, undelivered, before_slot, unpublished } = counted;
-    [young, undelivered, before_slot, unpublished].into_iter().all(|rows| *rows == 0)
+    let Counted { young, undelivered, before_slot, unpublished, skipped, .. } = counted;
+    [young, undelivered, before_slot, unpublished, skipped].into_iter().all(|rows| *rows == 0)
 }
 
 /// How an attempt ends with this error of a lock or of DROP; `None`: the run does.
@@ -487,6 +488,7 @@ mod tests {
             Counted { undelivered: 1, ..all.clone() },
             Counted { before_slot: 1, ..all.clone() },
             Counted { unpublished: 1, ..all.clone() },
+            Counted { skipped: 1, ..all.clone() },
         ] {
             assert!(!is_deletable(&one), "{one:?}");
         }
