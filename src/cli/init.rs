@@ -172,14 +172,14 @@ async fn write_position(
                 options.advice(config, is_created, &doubt)
             ))),
         },
-        Some((_, true)) => Ok(Err(format!(
+        Some((_, true)) => Ok(Ok(format!(
             "{place}: left as it is: rows that the slot does not send are not all published yet: run the \
-             command again that publishes them"
+             command again that publishes them\n"
         ))),
-        Some((acked, false)) if is_created || acked < slot => Ok(Err(format!(
+        Some((acked, false)) if is_created || acked < slot => Ok(Ok(format!(
             "{place}: left as it is, {acked}, the position of an earlier slot of this name; this one \
              begins at {slot}, and events between the two may be in neither: `walpost run` exits with \
-             code 3, `walpost recover` names what is missing, and with --apply publishes it"
+             code 3, `walpost recover` names what is missing, and with --apply publishes it\n"
         ))),
         Some((acked, false)) => Ok(Ok(format!("{place}: already there, {acked}\n"))),
     }

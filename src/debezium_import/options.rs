@@ -198,8 +198,27 @@ fn in_script(text: &str) -> Result<Map<String, Value>, ImportError> {
     if found.is_empty() { Err(ImportError::Script) } else { only_postgres(found) }
 }
 
+/// The value, with references to the shell's variables in Kafka Connect's format; others are its own.
 fn expanded(value: &Value) -> Value {
-    value.as_str().map_or_else(|| value.clone(), |text| unescape(text).into())
+    let Some(text) = value.as_str() else { return value.clone() };
+    let mut parts = text.split("${");
+    let mut expanded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let inside = part.split('}').next().unwrap_or_default();
+        let name = inside.split(":-").next().unwrap_or_default();
+        let is_variable = !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+        expanded += "${";
+        match part.strip_prefix(inside) {
+            Some(rest) if is_variable => {
+                expanded += "env:";
+                expanded += name;
+                expanded += rest;
+            }
+            _ => expanded += part,
+        }
+    }
+    expanded.into()
 }
 
 fn scalar(name: &str, value: Value) -> Result<String, ImportError> {
@@ -344,9 +363,15 @@ mod tests {
         }
         let two = format!("curl -d '{wanted}' a\ncurl -d '{wanted}' a\n");
         assert!(matches!(Options::read(&two), Err(ImportError::Several { .. })));
-        let text =
-            format!("cat <<END | curl -d @- a\n{}\nEND\n", wanted.replace("a.b", "${TABLE}"));
-        assert_eq!(Options::read(&text).unwrap().value("table.include.list"), Some("${env:TABLE}"));
+        for (given, read) in [
+            ("${TABLE}", "${env:TABLE}"),
+            ("a.${TABLE:-b}", "a.${env:TABLE}"),
+            ("${file:/a:b}", "${file:/a:b}"),
+            ("${routedByValue}", "${routedByValue}"),
+        ] {
+            let text = format!("cat <<END | curl -d @- a\n{}\nEND\n", wanted.replace("a.b", given));
+            assert_eq!(Options::read(&text).unwrap().value("table.include.list"), Some(read));
+        }
         let both = Options::read("table.whitelist=a.old\ntable.include.list=a.b").unwrap();
         assert_eq!(both.value("table.include.list"), Some("a.b"));
     }

@@ -14,9 +14,11 @@ use super::columns::{FieldTarget, Role};
 use super::trace;
 use super::types::FieldTypes;
 
-/// By what a row is known in its table.
+/// By what a row is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowId {
+    /// The table, as SQL writes it.
+    pub table: String,
     /// The column.
     pub column: String,
     /// Its value, as PostgreSQL's text.
@@ -27,10 +29,10 @@ impl RowId {
     /// The longest id, in bytes.
     const ID_MAX: usize = 256;
 
-    /// The row with this id in this column.
-    pub fn new(column: Option<&str>, id: Option<&[u8]>) -> Option<Self> {
-        let id = id.filter(|id| id.len() <= Self::ID_MAX)?;
-        Some(Self { column: column?.to_owned(), id: str::from_utf8(id).ok()?.to_owned() })
+    /// The row with this id in this column of the table.
+    pub fn new(table: String, column: &str, id: &[u8]) -> Option<Self> {
+        let id = str::from_utf8(id).ok().filter(|id| id.len() <= Self::ID_MAX)?;
+        Some(Self { table, column: column.to_owned(), id: id.to_owned() })
     }
 }
 

@@ -167,9 +167,10 @@ impl Outbox {
         }))
     }
 
-    /// The column of a table that has a role.
-    pub fn column(&self, relation: Oid, role: Role) -> Option<&str> {
-        self.plans.get(&relation)?.column(role)
+    /// By what the row of that event is known, if it has an id.
+    pub fn row_id(&self, relation: Oid, event: &Event<'_>) -> Option<RowId> {
+        let plan = self.plans.get(&relation)?;
+        RowId::new(plan.table().to_string(), plan.column(Role::Id)?, event.id.as_deref()?)
     }
 
     /// The event of a logical message; `None` if its prefix is not a configured one, or if it is

@@ -45,8 +45,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) before_slot_too: bool,
 }
 
-/// The ids of rows, by their column.
-pub(crate) type KeptRows = BTreeMap<String, BTreeSet<String>>;
+/// The ids of rows, by their table and column.
+pub(crate) type KeptRows = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Rows of transactions from `from` on, and below `below`, are delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,8 +115,8 @@ impl Proof {
         let mut kept = KeptRows::new();
         for (slot, state) in all.filter(|_| !wanted.skipped_too) {
             let rows = state.rows_of_skipped().ok_or_else(|| PruneError::Skips(slot.clone()))?;
-            for RowId { column, id } in rows {
-                kept.entry(column.clone()).or_default().insert(id.clone());
+            for RowId { table, column, id } in rows {
+                kept.entry((table.clone(), column.clone())).or_default().insert(id.clone());
             }
         }
         // After the state, which may be newer than what was read before it.

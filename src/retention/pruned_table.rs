@@ -252,7 +252,7 @@ impl PrunedTable {
             self.is_old(before),
             proof.is_delivered(),
             self.is_from_before(proof),
-            proof.is_skipped(),
+            self.is_skipped(proof),
         );
         // Never a row of another table that has got the name.
         format!(
@@ -261,9 +261,28 @@ impl PrunedTable {
         )
     }
 
+    /// Whether that table is this one, or may be a partition of it, or have it as one.
+    fn may_be(&self, table: &str, column: &str) -> bool {
+        self.name.to_string() == table
+            || self.root.is_some() && self.columns.iter().any(|one| one == column)
+    }
+
+    /// That a row `o` is of a skipped event.
+    fn is_skipped(&self, proof: &Proof) -> String {
+        let kept = proof.kept.iter().filter(|((table, column), _)| self.may_be(table, column));
+        let any = kept.map(|((_, column), ids)| {
+            let ids: Vec<_> = ids.iter().map(|id| escape_literal(id)).collect();
+            let ids = ids.join(", ");
+            let text = in_text_form(&format!("o.{}", escape_identifier(column)));
+            format!("coalesce(({text}) = ANY (ARRAY[{ids}]::pg_catalog.text[]), false)")
+        });
+        format!("({})", any.chain(["false".to_owned()]).collect::<Vec<_>>().join(" OR "))
+    }
+
     /// Fails if rows are to be kept that cannot be told from others.
     pub(crate) fn require_ids(&self, proof: &Proof, slot: &str) -> Result<(), PruneError> {
-        if proof.kept.keys().all(|column| self.plain.contains(column)) {
+        let mut kept = proof.kept.keys().filter(|(table, column)| self.may_be(table, column));
+        if kept.all(|(_, column)| self.plain.contains(column)) {
             return Ok(());
         }
         Err(PruneError::Skips(slot.to_owned()))
@@ -353,7 +372,7 @@ impl PrunedTable {
             self.is_old(before),
             proof.is_delivered(),
             self.is_from_before(proof),
-            proof.is_skipped(),
+            self.is_skipped(proof),
         );
         let sql = format!(
             "WITH counted AS (
@@ -414,17 +433,6 @@ pub(super) const XID: &str = "
 impl Proof {
     fn is_delivered(&self) -> String {
         format!("({XID}) < {}", self.below)
-    }
-
-    /// That a row `o` is of a skipped event.
-    fn is_skipped(&self) -> String {
-        let any = self.kept.iter().map(|(column, ids)| {
-            let ids: Vec<_> = ids.iter().map(|id| escape_literal(id)).collect();
-            let ids = ids.join(", ");
-            let text = in_text_form(&format!("o.{}", escape_identifier(column)));
-            format!("coalesce(({text}) = ANY (ARRAY[{ids}]::pg_catalog.text[]), false)")
-        });
-        format!("({})", any.chain(["false".to_owned()]).collect::<Vec<_>>().join(" OR "))
     }
 }
 

@@ -434,7 +434,7 @@ mod tests {
             let skipped = partial.into_iter().collect();
             let skipped_rows = partial
                 .into_iter()
-                .map(|at| (at, RowId::new(Some("id"), Some("ö\"".as_bytes()))))
+                .map(|at| (at, RowId::new("t".to_owned(), "id", "ö\"".as_bytes())))
                 .collect();
             let identity = Some((u32::MAX, PgTimestamp::from_micros(-6)));
             let delivered = last.map(|last| Delivered::new(last.xid.into(), 8));

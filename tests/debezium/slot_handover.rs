@@ -40,13 +40,10 @@ async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
         follower.until_count(wanted, MINUTE).await;
     };
     more(200).await;
-    // Not paused first: its queues still hold events.
-    debezium.turn("moved", "stop").await;
     let is_free = async || {
         let active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'debezium'";
         postgres.query_text(active).await.as_deref() == Some("f")
     };
-    eventually(MINUTE, "a free slot", is_free).await;
 
     let text = format!(
         "connector.class=io.debezium.connector.postgresql.PostgresConnector\nplugin.name=pgoutput\n\
@@ -65,18 +62,26 @@ async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("walpost.toml");
     fs::write(&config, import.toml).unwrap();
-    let run = Walpost::builder(env!("CARGO_BIN_EXE_walpost"))
-        .args(["run", "--config"])
-        .arg(&config)
-        .args(["-X", "allow.auto.create.topics=true"])
-        .start();
-    more(200).await;
-    run.terminate();
-    let status = run.wait(MINUTE).await.expect("walpost stops");
-    assert!(status.success(), "{:?}", run.stderr());
-    debezium.turn("moved", "resume").await;
-    debezium.streams(&postgres).await;
-    more(200).await;
+    let walpost = |arguments: &[&str]| {
+        let walpost = Walpost::builder(env!("CARGO_BIN_EXE_walpost")).args(arguments);
+        walpost.arg("--config").arg(&config).keeps_position().start()
+    };
+    // There and back, and there again.
+    for _ in 0..2 {
+        // Not paused first: its queues still hold events.
+        debezium.turn("moved", "stop").await;
+        eventually(MINUTE, "a free slot", is_free).await;
+        let adopt = walpost(&["adopt", "--apply"]);
+        assert!(adopt.wait(MINUTE).await.expect("it ends").success(), "{:?}", adopt.stderr());
+        let run = walpost(&["run", "-X", "allow.auto.create.topics=true"]);
+        more(200).await;
+        run.terminate();
+        let status = run.wait(MINUTE).await.expect("walpost stops");
+        assert!(status.success(), "{:?}", run.stderr());
+        debezium.turn("moved", "resume").await;
+        debezium.streams(&postgres).await;
+        more(200).await;
+    }
     stop.store(true, Ordering::Relaxed);
     let written = writer.await.expect("the writer ends");
     let records =

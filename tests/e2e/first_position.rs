@@ -59,8 +59,8 @@ async fn slot_created_again_after_the_first_commands_is_noticed_and_repaired() {
     stop(walpost).await;
     fixture.postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
     fixture.postgres.execute(&insert(3, 5)).await;
-    let said = refused_init(&fixture, &arguments).await;
-    assert!(said.contains("left as it is"), "{said}");
+    let printed = init(&fixture, &arguments).await;
+    assert!(printed.contains("left as it is"), "{printed}");
     let (code, said) = fixture.run_to_its_end(&arguments).await;
     assert_eq!(code, Some(3), "{said}");
     let (is_good, text) = checked(&fixture, &arguments).await;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
-use crate::outbox::{Event, Role, RowId};
+use crate::outbox::{Event, RowId};
 use crate::pgoutput::Message;
 use crate::position::EventPosition;
 
@@ -37,9 +37,7 @@ impl Core {
         self.skips.taken.push(position);
         match message {
             Message::Insert(insert) => {
-                let column = self.outbox.column(insert.relation, Role::Id);
-                let id = event.and_then(|event| event.id.as_deref());
-                let row = RowId::new(column, id);
+                let row = event.and_then(|event| self.outbox.row_id(insert.relation, event));
                 self.skips.rows.extend(row.map(|row| (position, Some(row))));
             }
             _ => drop(self.skips.rows.insert(position, None)),

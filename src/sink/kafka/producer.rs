@@ -56,14 +56,14 @@ use super::pool_size::PoolSizing;
 use super::reload::Reload;
 use super::round_trip::RoundTripProbe;
 use super::spans::Spans;
-use super::topic_lookup::{self, Found, TopicLookup, Verdict};
+use super::topic_lookup::{self, Found, News, TopicLookup, Verdict};
 use crate::crash_points;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal, hash};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{Condition, Outcome, Report, Sink, SinkError};
+use crate::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
 pub use swap::ReloadHandle;
 pub use transactional::TransactionalSink;
@@ -301,6 +301,7 @@ impl Sink for KafkaSink {
     fn take_conditions(&mut self) -> Vec<Condition> {
         let mut conditions = self.reports.take_conditions();
         self.ack_monitor.check(&self.config, &self.counts, &mut conditions);
+        note_topics(&mut self.topics, &self.config, &mut conditions);
         let pool = self.pool.as_ref();
         let fatal = || pool.and_then(ProducerPool::fatal_error);
         conditions.extend(self.fatal.check(fatal, Instant::now()));
@@ -389,12 +390,6 @@ fn check_topic(
             let partition = partition.unwrap_or_default();
             Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
         }
-        Verdict::NotCreated(why) => {
-            // What is in flight is delivered meanwhile.
-            let missing = error::missing_topic(TopicAt::new(topic, config), Some(&why));
-            tracing::warn!(reason = missing.reason, "cannot create a topic; retrying");
-            Err(ProduceError::Full)
-        }
         Verdict::Missing(why) => {
             let refusal = error::missing_topic(TopicAt::new(topic, config), why.as_deref());
             match (missing.waits_for.is_it(topic), why) {
@@ -405,6 +400,17 @@ fn check_topic(
             }
         }
     }
+}
+
+/// The conditions of topics that are to be created: what is in flight is delivered meanwhile.
+fn note_topics(topics: &mut TopicLookup, config: &ClientConfig, conditions: &mut Vec<Condition>) {
+    conditions.extend(topics.take_news().map(|news| match news {
+        News::NotCreated { topic, why } => {
+            let missing = error::missing_topic(TopicAt::new(&topic, config), Some(&why));
+            Condition::Stalled { reason: missing.reason, fault: Fault::Brokers }
+        }
+        News::Created => Condition::Flowing,
+    }));
 }
 
 /// Consumers may drop what has a lower position than the last record of its partition, and a key's

@@ -21,8 +21,9 @@ pub(crate) struct TopicLookup {
     known: HashMap<String, u32>,
     /// The missing topics, when they were looked up, and why they were not created.
     missing: HashMap<String, (Instant, Option<String>)>,
-    /// The topic that has not been created yet, when that was tried, and why not.
-    not_created: Option<(String, Instant, String)>,
+    /// The topics that have not been created yet, when that was tried, and why not.
+    not_created: HashMap<String, (Instant, String)>,
+    news: Option<News>,
     lookup: Option<Lookup>,
 }
 
@@ -43,6 +44,15 @@ pub(crate) enum Found {
     NotCreated(String),
 }
 
+/// What is new about topics that are to be created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    /// This one has not been created yet, for this reason.
+    NotCreated { topic: String, why: String },
+    /// All are there now.
+    Created,
+}
+
 /// How to handle a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -54,8 +64,6 @@ pub(crate) enum Verdict {
     Beyond(u32),
     /// The topic does not exist, and the brokers do not create it for this reason if that was tried.
     Missing(Option<String>),
-    /// Offer it again: the topic has not been created yet, for this reason, which is a new one.
-    NotCreated(String),
 }
 
 impl TopicLookup {
@@ -79,6 +87,12 @@ impl TopicLookup {
             };
             let about = self.lookup.take().map(|lookup| lookup.topic).unwrap_or_default();
             let is_mine = about == topic;
+            if let Some(Found::NotCreated(why)) = &answer {
+                self.not_created.insert(about.clone(), (now, why.clone()));
+                self.news = Some(News::NotCreated { topic: about.clone(), why: why.clone() });
+            } else if self.not_created.remove(&about).is_some() && self.not_created.is_empty() {
+                self.news = Some(News::Created);
+            }
             match answer {
                 Some(Found::Partitions(count)) => {
                     self.known.insert(about, count);
@@ -99,11 +113,7 @@ impl TopicLookup {
                     return Verdict::Beyond(count);
                 }
                 Some(Found::Missing(why)) => return Verdict::Missing(why),
-                Some(Found::NotCreated(why)) => {
-                    let known = self.not_created.replace((topic.to_owned(), now, why.clone()));
-                    let is_known = known.is_some_and(|(of, _, known)| of == topic && known == why);
-                    return if is_known { Verdict::Wait } else { Verdict::NotCreated(why) };
-                }
+                Some(Found::NotCreated(_)) => return Verdict::Wait,
                 Some(Found::Partitions(_)) | None => return Verdict::Go,
             }
         }
@@ -113,7 +123,7 @@ impl TopicLookup {
         if let Some((_, why)) = self.missing.get(topic).filter(|(since, _)| is_recent(*since)) {
             return Verdict::Missing(why.clone());
         }
-        if self.not_created.as_ref().is_some_and(|(of, at, _)| of == topic && is_recent(*at)) {
+        if self.not_created.get(topic).is_some_and(|(at, _)| is_recent(*at)) {
             return Verdict::Wait;
         }
         self.lookup = Some(Lookup { topic: topic.to_owned(), answer: look_up() });
@@ -123,6 +133,11 @@ impl TopicLookup {
     /// The topic's number of partitions, if it was looked up.
     pub(crate) fn partitions(&self, topic: &str) -> Option<u32> {
         self.known.get(topic).copied()
+    }
+
+    /// What is new about topics that are to be created.
+    pub(crate) fn take_news(&mut self) -> Option<News> {
+        self.news.take()
     }
 
     /// Forgets all topics: they may have been created again.
@@ -203,23 +218,36 @@ mod tests {
     }
 
     #[test]
-    fn creation_is_tried_once_per_second_and_its_failure_is_told_once() {
+    fn creation_is_tried_once_per_second_for_each_topic() {
         let (mut topics, begin) = (TopicLookup::default(), Instant::now());
-        let mut verdict = |after: Duration, why: &str| {
-            topics.verdict("t", None, begin + after, || {
+        let mut asked = 0;
+        let mut offer = |topics: &mut TopicLookup, topic: &str, after: Duration, found: Found| {
+            let verdict = topics.verdict(topic, None, begin + after, || {
+                asked += 1;
                 let (sender, answer) = oneshot::channel();
-                sender.send(Found::NotCreated(why.to_owned())).expect("it is awaited");
+                sender.send(found).expect("it is awaited");
                 answer
-            })
+            });
+            (asked, verdict)
         };
-        let told = |why: &str| Verdict::NotCreated(why.to_owned());
-        assert_eq!(verdict(Duration::ZERO, "one"), Verdict::Wait);
-        assert_eq!(verdict(Duration::ZERO, "not asked"), told("one"));
-        assert_eq!(verdict(MISSING_TTL / 2, "not asked"), Verdict::Wait);
-        assert_eq!(verdict(MISSING_TTL, "one"), Verdict::Wait, "asked again");
-        assert_eq!(verdict(MISSING_TTL, "not asked"), Verdict::Wait, "known");
-        assert_eq!(verdict(2 * MISSING_TTL, "two"), Verdict::Wait);
-        assert_eq!(verdict(2 * MISSING_TTL, "not asked"), told("two"));
+        let not = || Found::NotCreated("few".to_owned());
+        let news =
+            |topic: &str| Some(News::NotCreated { topic: topic.to_owned(), why: "few".to_owned() });
+        assert_eq!(offer(&mut topics, "a", Duration::ZERO, not()), (1, Verdict::Wait));
+        // The answer comes to a record of another topic.
+        assert_eq!(offer(&mut topics, "b", Duration::ZERO, not()), (2, Verdict::Wait));
+        assert_eq!(topics.take_news(), news("a"));
+        let half = MISSING_TTL / 2;
+        assert_eq!(offer(&mut topics, "a", half, not()), (2, Verdict::Wait));
+        assert_eq!((topics.take_news(), topics.take_news()), (news("b"), None));
+        assert_eq!(offer(&mut topics, "b", half, not()), (2, Verdict::Wait));
+        let there = || Found::Partitions(1);
+        let later = half + MISSING_TTL;
+        assert_eq!(offer(&mut topics, "a", later, there()), (3, Verdict::Wait));
+        assert_eq!(offer(&mut topics, "b", later, there()), (4, Verdict::Wait));
+        assert_eq!(topics.take_news(), None, "one is left");
+        assert_eq!(offer(&mut topics, "b", later, not()), (4, Verdict::Go));
+        assert_eq!(topics.take_news(), Some(News::Created));
     }
 
     #[test]

@@ -13,7 +13,9 @@ use tokio::time::sleep;
 use super::client::{self, produce_error};
 use super::pool::PoolParts;
 use super::transactions::{Live, Readiness, Transactions};
-use super::{Fatal, ReloadHandle, admits, check_topic, make_smaller_batches, topic_lane};
+use super::{
+    Fatal, ReloadHandle, admits, check_topic, make_smaller_batches, note_topics, topic_lane,
+};
 use crate::crash_points;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
@@ -279,6 +281,7 @@ impl Sink for TransactionalSink {
         let live = self.live.as_ref();
         conditions.extend(self.fatal.check(|| live?.fatal_error(), Instant::now()));
         self.ack_monitor.check(&self.config, &self.counts, &mut conditions);
+        note_topics(&mut self.topics, &self.config, &mut conditions);
         let changes = self.counts.take_changes().into_iter();
         // Between two records.
         self.counts.apply();
