@@ -222,8 +222,8 @@ async fn without_the_slot(major: Major, mode: &'static str) {
 
 /// A new slot, and its position.
 async fn begin_anew(fixture: &Fixture) {
-    shown("walpost init --apply");
-    fixture.init(&[]).await;
+    shown("walpost init --apply --no-state");
+    fixture.init(&["--no-state"]).await;
     assert_not_adopted(fixture).await;
     adopt(fixture).await;
 }
@@ -387,7 +387,7 @@ async fn upgrade_without_the_steps_is_repaired_by_the_runbook() {
     new.execute(&insert(20, 5)).await;
     let old = switch(&mut fixture, new);
     assert_eq!(missing_rows(&fixture).await.lines().count(), 50);
-    fixture.init(&[]).await;
+    fixture.init(&["--no-state"]).await;
     fixture.postgres.execute(&insert(10, 5)).await;
     old.start_again().await;
     let new = switch(&mut fixture, old);
