@@ -28,7 +28,10 @@ async fn every_dashboard_and_documentation_query_returns_data() {
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("walpost.toml");
     fs::write(&file, DEAD_LETTERED).unwrap();
-    let walpost = run_at(&fixture, &endpoint, &["--config", file.to_str().unwrap()]).await;
+    let state = fixture.topic("state");
+    fixture.adopt(&state).await;
+    let arguments = ["--config", file.to_str().unwrap(), "--state-topic", &state];
+    let walpost = run_at(&fixture, &endpoint, &arguments).await;
     let prometheus = prometheus(rules::RULES, &endpoint).await;
     let writer = Writer::start(&fixture.postgres, 50);
     writer.commits(100).await;
@@ -92,7 +95,7 @@ fn of_the_dashboard() -> BTreeMap<String, Vec<String>> {
 
 /// With Grafana's variables replaced: all values, and an interval of four scrapes.
 fn substituted(query: &str) -> String {
-    let all = ["$job", "$instance", "$slot"].into_iter();
+    let all = ["$job", "$instance", "$database", "$slot"].into_iter();
     all.fold(query.replace("$__rate_interval", "4s"), |query, name| query.replace(name, ".*"))
 }
 
