@@ -9,6 +9,7 @@ use super::recover::RowOptions;
 use super::stdout::{complain, print, say, with_flags};
 use super::{Exit, adopt, block_on, configuration, init_file, logged, recover, require_kafka};
 use crate::config::{Config, Environment, Flags, Origin, Setting, SinkKind, quoted};
+use crate::conninfo::ConnInfo;
 use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
 use crate::setup::{
     self, AdoptError, Doubt, InitError, InitPlan, Object, Positions, Stage, Step, Wanted,
@@ -104,12 +105,12 @@ async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_stat
         return Exit::Ok;
     }
     match write_position(config, step, options).await {
-        Ok(Ok(text)) => print(&with_flags(&text)),
-        Ok(Err(refusal)) => {
-            complain(&refusal);
+        Ok(text) => print(&with_flags(&text)),
+        Err(NoPosition::Refused(reason)) => {
+            complain(&reason);
             Exit::Failure
         }
-        Err(error) => {
+        Err(NoPosition::Failed(error)) => {
             let exit = adopt::failed(error);
             complain(
                 "everything exists in PostgreSQL, but the slot's position is not written, without which \
@@ -120,44 +121,45 @@ async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_stat
     }
 }
 
-/// Writes the slot's position where the configured walpost keeps it; returns what to print, or why the
-/// position cannot be told.
+/// Why the slot's position is not written.
+enum NoPosition {
+    /// It may not be the one to begin at, for this reason.
+    Refused(String),
+    /// It could not be read or written.
+    Failed(AdoptError),
+}
+
+impl<E: Into<AdoptError>> From<E> for NoPosition {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Writes the slot's position where the configured walpost keeps it; returns what to print.
 async fn write_position(
     config: &Config,
     step: Option<Step>,
     options: &SlotOptions,
-) -> Result<Result<String, String>, AdoptError> {
+) -> Result<String, NoPosition> {
     let Some(place) = assembly::place_of_position(config) else {
-        return Ok(Ok(
+        return Ok(
             "position: none is kept, so a slot that is created again or advanced while walpost is \
                    not running is not noticed\n"
                 .to_owned(),
-        ));
+        );
     };
     if config.sink == SinkKind::Kafka
         && *config.origin(Setting::KafkaBootstrapServers) == Origin::Default
     {
-        return Ok(Ok(format!(
+        return Ok(format!(
             "{place}: not written, since no brokers are given: run the same command with \
              --bootstrap-servers before `walpost run`, which does not start without the position\n"
-        )));
+        ));
     }
     let conninfo = assembly::conninfo(config, &Environment::of_process())
         .map_err(|error| SourceError::Setup(error.to_string()))?;
-    let kafka = assembly::kafka(config);
-    let wanted = Wanted { command: "walpost init", create: true, may_lack_slot: false };
-    let deadline = Instant::now() + IN_USE_LIMIT;
-    let positions = loop {
-        match Positions::read(config, &conninfo, &kafka, wanted).await {
-            // One without a position ends within a moment.
-            Err(AdoptError::InUse { .. }) if Instant::now() < deadline => {
-                tokio::time::sleep(IN_USE_INTERVAL).await;
-            }
-            Err(AdoptError::InUse { .. }) => {
-                return Ok(Ok(format!("{place}: left as it is, since a client uses the slot\n")));
-            }
-            read => break read?,
-        }
+    let Some(positions) = positions_if_free(config, &conninfo).await? else {
+        return Ok(format!("{place}: left as it is, since a client uses the slot\n"));
     };
     let slot = positions.slot();
     let (is_created, former) = step.map_or((false, None), |step| (step.created, step.former_rows));
@@ -165,23 +167,43 @@ async fn write_position(
         None => match positions.doubt(config, &conninfo, is_created, former).await? {
             None => {
                 positions.adopt().await?;
-                Ok(Ok(format!("{place}: written, {slot}\n")))
+                Ok(format!("{place}: written, {slot}\n"))
             }
-            Some(doubt) => Ok(Err(format!(
-                "{place}: not written: {}",
-                options.advice(config, is_created, &doubt)
-            ))),
+            Some(doubt) => {
+                let advice = options.advice(config, is_created, &doubt);
+                Err(NoPosition::Refused(format!("{place}: not written: {advice}")))
+            }
         },
-        Some((_, true)) => Ok(Ok(format!(
+        Some((_, true)) => Ok(format!(
             "{place}: left as it is: rows that the slot does not send are not all published yet: run the \
              command again that publishes them\n"
-        ))),
-        Some((acked, false)) if is_created || acked < slot => Ok(Ok(format!(
+        )),
+        Some((acked, false)) if is_created || acked < slot => Ok(format!(
             "{place}: left as it is, {acked}, the position of an earlier slot of this name; this one \
              begins at {slot}, and events between the two may be in neither: `walpost run` exits with \
              code 3, `walpost recover` names what is missing, and with --apply publishes it\n"
-        ))),
-        Some((acked, false)) => Ok(Ok(format!("{place}: already there, {acked}\n"))),
+        )),
+        Some((acked, false)) => Ok(format!("{place}: already there, {acked}\n")),
+    }
+}
+
+/// The positions of a slot that a client uses for a moment at most; `None`: one uses it for longer. A
+/// walpost without a position ends within a moment.
+async fn positions_if_free(
+    config: &Config,
+    conninfo: &ConnInfo,
+) -> Result<Option<Positions>, AdoptError> {
+    let kafka = assembly::kafka(config);
+    let wanted = Wanted { command: "walpost init", create: true, may_lack_slot: false };
+    let deadline = Instant::now() + IN_USE_LIMIT;
+    loop {
+        match Positions::read(config, conninfo, &kafka, wanted).await {
+            Err(AdoptError::InUse { .. }) if Instant::now() < deadline => {
+                tokio::time::sleep(IN_USE_INTERVAL).await;
+            }
+            Err(AdoptError::InUse { .. }) => return Ok(None),
+            read => return read.map(Some),
+        }
     }
 }
 

@@ -72,7 +72,7 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         }
     };
     let about = About {
-        // It was read for the relay.
+        // The relay would not be there without a connection string.
         database: conninfo.map(|conninfo| conninfo.dbname).unwrap_or_default(),
         slot: config.source.slot.clone(),
         publication: config.source.publication.clone(),

@@ -80,10 +80,10 @@ fn flagged(command: &str, flags: &[Flag]) -> String {
     }
     let mut words: Vec<&str> = command.split(' ').collect();
     for (flag, value) in flags {
-        // It works with the topic.
-        let is_none = (*flag, value.as_str()) == ("--state-topic", "off");
-        let is_needed = is_none && command.starts_with("walpost adopt");
-        if !is_needed && !command.split(' ').any(|word| word == *flag) {
+        // `adopt` works with the topic.
+        let contradicts = command.starts_with("walpost adopt")
+            && (*flag, value.as_str()) == ("--state-topic", "off");
+        if !contradicts && !command.split(' ').any(|word| word == *flag) {
             words.extend([*flag, value]);
         }
     }

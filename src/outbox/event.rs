@@ -14,14 +14,14 @@ use super::columns::{FieldTarget, Role};
 use super::trace;
 use super::types::FieldTypes;
 
-/// By what a row is known.
+/// The table, and the value of a column, by which a row is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowId {
     /// The table, as SQL writes it.
     pub table: String,
     /// The column.
     pub column: String,
-    /// Its value, as PostgreSQL's text.
+    /// The value, as PostgreSQL's text.
     pub id: String,
 }
 

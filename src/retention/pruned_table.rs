@@ -279,7 +279,7 @@ impl PrunedTable {
         format!("({})", any.chain(["false".to_owned()]).collect::<Vec<_>>().join(" OR "))
     }
 
-    /// Fails if rows are to be kept that cannot be told from others.
+    /// Fails if rows are to be kept that cannot be distinguished from others.
     pub(crate) fn require_ids(&self, proof: &Proof, slot: &str) -> Result<(), PruneError> {
         let mut kept = proof.kept.keys().filter(|(table, column)| self.may_be(table, column));
         if kept.all(|(_, column)| self.plain.contains(column)) {

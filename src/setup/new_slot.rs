@@ -19,7 +19,7 @@ impl Doubt {
     /// Why not to begin at the position of this slot, which nobody uses meanwhile. A slot that was made
     /// just now came after the rows of `former`.
     ///
-    /// A slot that was found counts as new if it has sent no transaction, as far as the statistics tell
+    /// A slot that was found counts as new if it has sent no transaction, according to the statistics
     /// (<https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-REPLICATION-SLOTS-VIEW>),
     /// and no outbox table has a row: a crash empties the statistics.
     pub(crate) async fn of(
@@ -44,7 +44,7 @@ impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Used => f.write_str(
-                "the slot may have sent events, and nothing tells what became of them: `walpost adopt \
+                "the slot may have sent events, and it is not known what became of them: `walpost adopt \
                  --apply` accepts its position",
             ),
             Self::FormerRows(table) => write!(

@@ -283,7 +283,7 @@ impl Positions {
         let is_passed = |skipped: &&EventPosition| skipped.commit_lsn < acked;
         let passed = state.skipped.iter().take_while(is_passed).count();
         let many = passed.min(state.skipped.len().saturating_sub(SKIPPED_MAX));
-        // Without their ids, their rows are not told from others.
+        // Without their ids, their rows cannot be distinguished from others.
         let is_known = |position| state.skipped_rows.contains_key(&position);
         state.skips |= !state.skipped.drain(..many).all(is_known);
         while state.skipped_rows.len() > SKIPPED_ROWS_MAX {

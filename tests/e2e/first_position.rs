@@ -23,7 +23,7 @@ async fn init(fixture: &Fixture, arguments: &[&str]) -> String {
     init.stdout().join("\n")
 }
 
-/// It ends with a failure; returns the error.
+/// `walpost init --apply` with these arguments ends with a failure; returns the error.
 async fn refused_init(fixture: &Fixture, arguments: &[&str]) -> String {
     let init = fixture.command("init").arg("--apply").args(arguments).start();
     let (code, said) = ended(&init).await;

@@ -83,7 +83,7 @@ async fn only_the_named_event_is_skipped(delivery: &str) {
     assert!(said.contains("is not to come any more"), "{said}");
 }
 
-/// Its row is all that is left of it.
+/// `walpost prune` keeps the row of an event that `walpost skip` passed over: nothing else has it.
 async fn the_row_of_a_skipped_event_alone_is_not_pruned(delivery: &'static str) {
     let kept = Kept::new(delivery).await;
     let postgres = &kept.fixture.postgres;
@@ -101,7 +101,7 @@ async fn the_row_of_a_skipped_event_alone_is_not_pruned(delivery: &'static str) 
     let walpost = kept.run().await;
     walpost.await_line(&position, LONG_TIMEOUT).await;
     kept.delivered().await;
-    // It is still known after a restart, which does not read the event again.
+    // The row is still known after a restart, which does not read the event again.
     walpost.kill9().await;
     let walpost = kept.run().await;
     // With another transaction's id than that of the event.

@@ -107,7 +107,7 @@ async fn missing_topics_are_created_on_request() {
     }
 }
 
-/// Brokers may be away for a while: an event must not be given up for that.
+/// An outage of brokers does not make an event undeliverable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn topic_that_cannot_be_created_yet_is_not_given_up() {
     let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
