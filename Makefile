@@ -7,16 +7,20 @@
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-destinations bench-instructions bench-matrix bench-peers \
   bench-records book consumers corpus deb-test debezium debezium-corpus demo \
-  demo-compose deny docker-test docs faults features fuzz helm-test help lint long monitoring other-kafka \
-  packaging-test patroni release setup simulate soak test writers
+  demo-compose deny docker-test docs e2e faults features fuzz helm-test help lint long monitoring other-kafka \
+  packaging-test patroni release setup simulate soak test unit writers
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, the
 # sinks, and traces. One set for every target, so that nothing is compiled twice.
 FEATURES = crash-points,http,nats,rabbitmq,redis,sqs,traces
 
-# walpost and its test bed: named in each target, so that the client's features add none to their
-# dependencies.
-PROGRAM = --package walpost --package walpost-bed
+# walpost, its test bed and the tests that run it: named in each target, so that the client's features
+# add none to their dependencies.
+PROGRAM = --package walpost --package walpost-bed --package walpost-system
+
+# One suite of walpost-system. tidy builds the program beside it: Cargo builds a package's programs with
+# its tests.
+SYSTEM = cargo test $(PROGRAM) --features $(FEATURES) --test tidy --test
 
 # The Rust client, with all drivers.
 OUTBOX = --package walpost-outbox --package walpost-outbox-derive
@@ -83,18 +87,25 @@ features: setup ## Check the Rust client with each of its features alone
 	for feature in derive tokio-postgres sqlx diesel-async opentelemetry tracing; do \
 	  cargo clippy --package walpost-outbox --no-default-features --features $$feature -- -D warnings || exit 1; done
 
+unit: setup ## Run unit and property tests (NAME=part of a name)
+	cargo test $(PROGRAM) --features $(FEATURES) --lib -- $(NAME)
+
+SUITE ?= e2e
+e2e: setup ## Run end-to-end tests (NAME=part of a name, SUITE=check: another folder of tests/system)
+	$(SYSTEM) $(SUITE) -- $(NAME)
+
 # A quarter of an hour. Prints a table of the outcomes. BED_CATCH_UP_THRESHOLD=1KiB in the
 # environment makes walpost use catch-up reads for small backlogs too.
 faults: setup ## Inject every fault of docs/faults.md (FAULTS=broker: only names that contain it)
-	cargo test $(PROGRAM) --features $(FEATURES) --test faults -- --include-ignored $(FAULTS)
+	$(SYSTEM) faults -- --include-ignored $(FAULTS)
 
 # The tests that are marked `#[ignore = "long: make long"]`, each about a minute, and an outage of each
 # destination, each of OUTAGE seconds. The long faults are part of `make faults`.
 OUTAGE ?= 600
 long: setup ## Run the long end-to-end and security tests, which `make test` leaves out (OUTAGE=600)
 	@tests/bed/setup.sh long
-	WALPOST_OUTAGE_SECONDS=$(OUTAGE) cargo test $(PROGRAM) --features $(FEATURES) \
-	  --test e2e --test security --test destinations -- --ignored
+	WALPOST_OUTAGE_SECONDS=$(OUTAGE) $(SYSTEM) e2e \
+	  --test security --test destinations -- --ignored
 
 # Built with optimisation, which takes longer than the schedules of `make test`. A failing schedule
 # or case prints the command that replays it.
@@ -112,7 +123,7 @@ DELIVERY ?= at-least-once
 PRODUCERS ?=
 soak: setup ## Kill walpost and its servers at random (KILLS=25, SEED=...: same kills, SINK=redis, nats, rabbitmq, http or sqs, DELIVERY=exactly-once, PRODUCERS=3)
 	@# Builds the binaries the way the tests do, so that `make test` shares them.
-	cargo test $(PROGRAM) --features $(FEATURES) --test faults --test program --no-run
+	cargo test $(PROGRAM) --features $(FEATURES) --test tidy --test program --no-run
 	WALPOST_SOAK_SINK=$(SINK) WALPOST_SOAK_DELIVERY=$(DELIVERY) WALPOST_SOAK_PRODUCERS=$(PRODUCERS) \
 	  "$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
 
@@ -126,27 +137,27 @@ fuzz: setup ## Fuzz all decoders and parsers (SECONDS=600, TARGETS="stream json"
 # walpost makes of random rows.
 consumers: ## Run the example consumers of docs/consumers.md in all four languages, and other clients
 	@tests/bed/setup.sh consumers
-	cargo test $(PROGRAM) --features $(FEATURES) --test consumers -- --include-ignored
+	$(SYSTEM) consumers -- --include-ignored
 
 # The same languages, and TypeScript with its compiler from npm. The Rust writer and the page's SQL
 # run in `make test`.
 writers: ## Run the example writers of docs/writing-events.md in all five languages
 	@tests/bed/setup.sh writers
-	cargo test $(PROGRAM) --features $(FEATURES) --test writers -- --include-ignored
+	$(SYSTEM) writers -- --include-ignored
 
 # Go (1.26 or later) with the library that has the brokers, from Go's proxy. The brokers are kfake of
 # franz-go, in memory.
 other-kafka: ## Run walpost against brokers that are not Apache Kafka
 	@tests/bed/setup.sh other-kafka
-	cargo test $(PROGRAM) --features $(FEATURES) --test compatibility -- --ignored
+	$(SYSTEM) compatibility -- --ignored
 
 # Patroni from Python's index, etcd from Debian. Prints each change of the leader and what walpost did.
 patroni: ## Run walpost with PostgreSQL under Patroni: switchovers, and kills of the leader
 	@tests/bed/setup.sh patroni
-	cargo test $(PROGRAM) --features $(FEATURES) --test patroni -- --ignored --nocapture
+	$(SYSTEM) patroni -- --ignored --nocapture
 
 debezium: setup ## Check a real Debezium against the recorded corpus, and hand over its slot
-	cargo test $(PROGRAM) --features $(FEATURES) --test debezium -- --include-ignored --test-threads 1
+	$(SYSTEM) debezium -- --include-ignored --test-threads 1
 
 alerts: ## Unit-test the alert rules with promtool
 	@tests/bed/setup.sh alerts
@@ -157,7 +168,7 @@ alerts: ## Unit-test the alert rules with promtool
 # and of the pages.
 AWAY ?= 120s
 monitoring: alerts ## Check alerts, dashboard and queries in a real Prometheus (AWAY=120s)
-	WALPOST_AWAY=$(AWAY) cargo test $(PROGRAM) --features $(FEATURES) --test monitoring -- --include-ignored --nocapture
+	WALPOST_AWAY=$(AWAY) $(SYSTEM) monitoring -- --include-ignored --nocapture
 
 ##@ Benchmark
 

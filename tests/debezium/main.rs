@@ -1,6 +1,4 @@
-//! Debezium compatibility: the same records, its connector configurations imported, and its slot
-//! taken over from a real Debezium.
+//! Debezium compatibility: the same records, and its connectors' configurations imported.
 
 mod connectors;
 mod profiles;
-mod slot_handover;

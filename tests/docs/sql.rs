@@ -1,5 +1,5 @@
 //! SQL that operators run as a superuser, and walpost's own, names PostgreSQL's objects with their
-//! schema, so that `search_path` cannot substitute others. `tests/security/search_path.rs` checks
+//! schema, so that `search_path` cannot substitute others. `tests/system/security/search_path.rs` checks
 //! what is executed.
 
 use regex::Regex;

@@ -15,8 +15,13 @@ impl Endpoints {
     pub async fn of(walpost: &Walpost) -> Self {
         let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
         let line: Value = serde_json::from_str(&line).expect("a JSON line");
-        let address = line["endpoints"].as_str().and_then(|address| address.rsplit_once(':'));
-        Self(address.and_then(|(_, port)| port.parse().ok()).expect("an address"))
+        Self::at(line["endpoints"].as_str().expect("an address"))
+    }
+
+    /// The endpoints at that address.
+    pub fn at(address: &str) -> Self {
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        Self(port.expect("an address with a port"))
     }
 
     /// For `--admin-listen` of the commands that ask them.

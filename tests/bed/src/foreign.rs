@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories of an example's source and of its build results, given the package's directory and
-/// Cargo's for tests. `suite` is the folder in `examples`.
-pub fn places(package: &str, results: &str, suite: &str, name: &str) -> (PathBuf, PathBuf) {
-    let source = Path::new(package).join("examples").join(suite).join(name);
+use crate::repository;
+
+/// Directories of an example's source and of its build results, given Cargo's directory for tests.
+/// `suite` is the folder in `examples`.
+pub fn places(results: &str, suite: &str, name: &str) -> (PathBuf, PathBuf) {
+    let source = repository().join("examples").join(suite).join(name);
     let made = Path::new(results).join(suite).join(name);
     std::fs::create_dir_all(&made).unwrap_or_else(|error| panic!("{}: {error}", made.display()));
     (source, made)

@@ -51,6 +51,8 @@ mod sink_fixture;
 mod walpost;
 pub mod writer;
 
+use std::path::Path;
+
 pub use self::redis::{Entry, Redis, RedisBuilder};
 pub use ca::{CertificateAuthority, KeyPair};
 pub use cache::directory as cache_directory;
@@ -81,3 +83,9 @@ pub use rabbit_queues::RabbitQueues;
 pub use rabbitmq::{RabbitMessage, RabbitMq, RabbitMqBuilder};
 pub use sink_fixture::{SinkFixture, url_variable};
 pub use walpost::{Walpost, WalpostBuilder};
+
+/// The directory of the repository: pages and examples are tested where they are.
+pub fn repository() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).expect("the bed is in tests/bed")
+}

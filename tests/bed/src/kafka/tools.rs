@@ -1,8 +1,10 @@
 //! Operations that need Kafka's own Java tools: users, ACLs, leader elections, and questions to its
 //! clients.
 
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::{Kafka, install};
 use crate::cache;
@@ -54,6 +56,34 @@ impl Kafka {
         let mut command = Command::new("java");
         command.args(install::jvm_arguments(Jvm::QUICK, &self.installed));
         command
+    }
+
+    /// Where Java's producer puts each key, in topics of so many partitions.
+    pub async fn partitions_of(&self, keys: &[Vec<u8>], counts: &[u32]) -> Vec<Vec<u32>> {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("kafka/Partitions.java");
+        let mut java = self.java();
+        java.arg(program).args(counts.iter().map(u32::to_string));
+        java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut lines = String::new();
+        for key in keys {
+            key.iter().for_each(|byte| write!(lines, "{byte:02x}").expect("a text takes it"));
+            lines.push('\n');
+        }
+        let running = tokio::task::spawn_blocking(move || {
+            let mut java = java.spawn().expect("java starts");
+            // It reads everything before it answers.
+            let mut input = java.stdin.take().expect("it is piped");
+            input.write_all(lines.as_bytes()).expect("java reads");
+            drop(input);
+            java.wait_with_output().expect("java ends")
+        });
+        let done = running.await.expect("it ends");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let answer = String::from_utf8(done.stdout).expect("numbers");
+        let numbers = |line: &str| line.split(' ').map(|one| one.parse().expect(line)).collect();
+        let partitions: Vec<_> = answer.lines().map(numbers).collect();
+        assert_eq!(partitions.len(), keys.len(), "java answered on other keys");
+        partitions
     }
 
     /// Runs one of Kafka's tools against this node.
