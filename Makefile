@@ -14,9 +14,9 @@
 # sinks, and traces. One set for every target, so that nothing is compiled twice.
 FEATURES = crash-points,http,nats,rabbitmq,redis,sqs,traces
 
-# walpost, its test bed and the tests that run it: named in each target, so that the client's features
-# add none to their dependencies.
-PROGRAM = --package walpost --package walpost-bed --package walpost-system
+# walpost, its core, its test bed and the tests that run it: named in each target, so that the client's
+# features add none to their dependencies.
+PROGRAM = --package walpost --package walpost-core --package walpost-bed --package walpost-system
 
 # One suite of walpost-system. tidy builds the program beside it: Cargo builds a package's programs with
 # its tests.
@@ -200,7 +200,7 @@ bench-records: setup ## Measure time and allocations per event inside walpost
 bench-instructions: ## Count instructions per event inside walpost, with callgrind
 	@tests/bed/setup.sh instructions
 	@GUNGRAUN_RUNNER="$$(packaging/tool gungraun-runner)" && export GUNGRAUN_RUNNER && mkdir -p target/bench && \
-	  cargo bench --profile instructions --bench instructions -- --callgrind-metrics=ir \
+	  cargo bench --package walpost-core --profile instructions --bench instructions -- --callgrind-metrics=ir \
 	    >target/bench/instructions.log || { cat target/bench/instructions.log; exit 1; }
 	@benches/instructions/table target/bench/instructions.log
 

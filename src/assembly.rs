@@ -46,13 +46,13 @@ use crate::record::{
     HeaderSet, KeyTemplate, Placement, Policy, Profile, RecordConfig, Rewrite, RewriteError,
     Router, Target, TemplateError, TimestampSource, TopicTemplate, TopicsAllowed,
 };
-use crate::relay::core::Core;
 use crate::relay::{
     CommitLimits, Relay, RelaySettings, StateSettings, StopHandle, Until, stop_channel,
 };
 use crate::sink::{self, ConfiguredSink, KafkaConfig, KafkaSink, TransactionalSink};
 use crate::source::{CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
 use crate::state::{ConfiguredLayout, UnfinishedRows, kafka_state, kafka_state_with_events};
+use walpost_core::relay::Core;
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]

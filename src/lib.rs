@@ -13,10 +13,13 @@
 //!   walsender                                                           brokers
 //!      │  pgoutput                                                         ▲
 //!      ▼                                                                   │
-//!   source ──► pgoutput ──► outbox ──► record ──► relay::core ──► sink ────┘
-//!      ▲        message      event      topic,       │   ▲          │
-//!      │                                key, …       ▼   │ delivery │
-//!      └── publication guard ◄── flush LSN ◄──── ledger ◄─ reports ─┘
+//!              ┌─────────────────── walpost-core ──────────────────┐     │
+//!   source ──► │ pgoutput ──► outbox ──► record ──► relay          │ ──► sink
+//!      ▲       │   message     event      topic,      │     ▲      │     │
+//!      │       │                          key, …      ▼     │      │     │
+//!      │       │                  flush LSN ◄──── ledger ◄──┴──────│─────┘
+//!      │       └──────────────────────┼────────────────────────────┘  delivery
+//!      └───── publication guard ◄─────┘                               reports
 //! ```
 //!
 //! Rows flow to the right as they arrive, also those of a large transaction: PostgreSQL sends a
@@ -56,25 +59,20 @@
 //! # Modules
 //!
 //! Listed from the bottom up: a module imports only modules above it (`tests/tidy` checks that).
-//! The core decides order, replay and halt; it is pure and takes the time as an argument. The other
-//! decisions (timeouts, batch size, the publication guard) are listed in `docs/design`.
+//! The core decides order, replay and halt; it is pure and takes the time as an argument. It is a crate
+//! of its own, `crates/core`, which can do no I/O. The other decisions (timeouts, batch size, the
+//! publication guard) are listed in `docs/design`.
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`lsn`], `position` | a position in the WAL; the position of an event |
-//! | `excerpt` | formats external text for messages |
-//! | `property`, `crash_points` | only for tests: random cases; points at which walpost crashes |
-//! | `pgoutput` | bytes to messages; any input yields a message or an error |
-//! | `outbox` | rows and logical messages to events |
-//! | `record` | event to Kafka record, and what makes an event undeliverable |
-//! | `ledger` | records in flight, and the flush LSN that follows from them |
-//! | `outlet` | the trait through which the core publishes |
+//! | `walpost_core` | [`lsn`], `pgoutput`, `outbox`, `record`, `ledger`, and `relay`, the state machine |
+//! | `crash_points` | only for tests: points at which walpost crashes |
 //! | `conninfo` | connection strings, as libpq reads them |
 //! | `source` | the replication session, catch-up reads, and the checks before them |
 //! | [`metrics`], `traces` | the metrics' names and values; the export of spans |
 //! | `sink` | the sink trait, and the idempotent Kafka producers behind it |
 //! | `state` | walpost's own position, in a Kafka topic |
-//! | [`relay`] | `core`, the state machine; the driver, which connects source, core and sink |
+//! | [`relay`] | the driver, which connects source, core and sink |
 //! | `dead_letter_replay` | publishes dead letters again |
 //! | [`config`] | flags, environment and file to valid values |
 //! | `admin` | health, status and metrics over HTTP; systemd notifications |
@@ -120,7 +118,6 @@
 
 pub mod assembly;
 pub mod config;
-pub mod lsn;
 pub mod metrics;
 pub mod relay;
 
@@ -134,22 +131,7 @@ mod crash_points;
 mod dead_letter_replay;
 #[doc(hidden)]
 pub mod debezium_import;
-mod excerpt;
-#[doc(hidden)]
-pub mod ledger;
-#[doc(hidden)]
-pub mod outbox;
-#[doc(hidden)]
-pub mod outlet;
-#[doc(hidden)]
-pub mod pgoutput;
-#[doc(hidden)]
-pub mod position;
 mod preflight;
-#[cfg(test)]
-mod property;
-#[doc(hidden)]
-pub mod record;
 mod recovery;
 mod retention;
 mod setup;
@@ -162,5 +144,9 @@ pub mod state;
 #[cfg(feature = "traces")]
 mod traces;
 
-pub use lsn::Lsn;
 pub use source::install_crypto_provider;
+#[cfg(test)]
+use walpost_core::property;
+pub use walpost_core::{Lsn, lsn};
+#[doc(hidden)]
+pub use walpost_core::{excerpt, ledger, outbox, outlet, pgoutput, position, record};

@@ -1,10 +1,10 @@
 //! Inputs of the per-event benches: the default outbox, the bytes of a row, and record formats.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use walpost::outbox::{ColumnNames, DataType, FoundTable, Outbox, OutboxConfig, TableName};
-use walpost::pgoutput::{Column, PgTimestamp, Relation};
-use walpost::record::debezium::{Converters, Debezium};
-use walpost::record::{Profile, RecordConfig};
+use walpost_core::outbox::{ColumnNames, DataType, FoundTable, Outbox, OutboxConfig, TableName};
+use walpost_core::pgoutput::{Column, PgTimestamp, Relation};
+use walpost_core::record::debezium::{Converters, Debezium};
+use walpost_core::record::{Profile, RecordConfig};
 
 /// When all transactions commit.
 pub(crate) const COMMIT_TIME: PgTimestamp = PgTimestamp::from_micros(800_000_000_000_000);

@@ -9,18 +9,18 @@
 #![allow(clippy::needless_pass_by_value, reason = "benches own what they are given")]
 
 use std::hint::black_box;
-use walpost::position::EventPosition;
+use walpost_core::position::EventPosition;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use gungraun::{library_benchmark, library_benchmark_group, main};
-use walpost::Lsn;
-use walpost::ledger::{Ledger, Seq};
-use walpost::outbox::{Event, Outbox};
-use walpost::outlet::{Outlet, ProduceError};
-use walpost::pgoutput::{self, Begin, Commit, Insert, Message};
-use walpost::record::debezium::Converters;
-use walpost::record::{Profile, Record, Router};
-use walpost::relay::core::{Core, Taken};
+use walpost_core::Lsn;
+use walpost_core::ledger::{Ledger, Seq};
+use walpost_core::outbox::{Event, Outbox};
+use walpost_core::outlet::{Outlet, ProduceError};
+use walpost_core::pgoutput::{self, Begin, Commit, Insert, Message};
+use walpost_core::record::debezium::Converters;
+use walpost_core::record::{Profile, Record, Router};
+use walpost_core::relay::{Core, Taken};
 
 #[path = "../inputs/mod.rs"]
 mod inputs;

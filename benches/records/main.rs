@@ -7,7 +7,7 @@
 
 use std::hint::black_box;
 use std::time::Duration;
-use walpost::position::EventPosition;
+use walpost_core::position::EventPosition;
 
 use bytes::Bytes;
 use rdkafka::config::ClientConfig;
@@ -15,11 +15,11 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use rustix::time::{ClockId, clock_gettime};
-use walpost::Lsn;
-use walpost::outbox::Outbox;
-use walpost::pgoutput::{self, Message};
-use walpost::record::debezium::Converters;
-use walpost::record::{Profile, Record, RecordConfig, Router, ValueFormat};
+use walpost_core::Lsn;
+use walpost_core::outbox::Outbox;
+use walpost_core::pgoutput::{self, Message};
+use walpost_core::record::debezium::Converters;
+use walpost_core::record::{Profile, Record, RecordConfig, Router, ValueFormat};
 
 #[path = "../inputs/mod.rs"]
 mod inputs;

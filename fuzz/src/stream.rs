@@ -12,7 +12,7 @@ use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refus
 use walpost::pgoutput::{Message, decode};
 use walpost::position::EventPosition;
 use walpost::record::{Record, RecordConfig, Router, check_topic};
-use walpost::relay::core::{Core, Taken};
+use walpost_core::relay::{Core, Taken};
 
 use super::input::{Rng, parts};
 

@@ -10,12 +10,12 @@ use super::other_sinks::{check_too_large, tls_files};
 use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
-use crate::relay::core::Core;
 use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::nats::{Claims, KEY, bucket, check_subject};
 use crate::sink::{ConfiguredSink, NatsConfig, NatsSink, NatsSource, NatsUrl, SubjectTemplate};
 use crate::source::Source;
 use crate::state::{StateStore, nats_state};
+use walpost_core::relay::Core;
 
 /// A write that takes this long has failed already.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);

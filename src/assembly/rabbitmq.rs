@@ -8,12 +8,12 @@ use super::other_sinks::{check_too_large, tls_files};
 use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
-use crate::relay::core::Core;
 use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::{
     ConfiguredSink, RabbitConfig, RabbitSink, RabbitSource, RabbitUrl, RoutingKeyTemplate,
 };
 use crate::source::Source;
+use walpost_core::relay::Core;
 
 pub(super) fn relay_from<P: Source>(
     (source, core): (P, Core),

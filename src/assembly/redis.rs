@@ -9,12 +9,12 @@ use super::other_sinks::{check_too_large, tls_files};
 use super::{AssemblyError, relay_settings, stored_beside};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
-use crate::relay::core::Core;
 use crate::relay::{Relay, StateSettings, StopHandle, Until, stop_channel};
 use crate::sink::redis::{Claims, owner_key};
 use crate::sink::{ConfiguredSink, RedisConfig, RedisSink, RedisSource, RedisUrl};
 use crate::source::Source;
 use crate::state::{StateStore, redis_state};
+use walpost_core::relay::Core;
 
 /// A write of the position that takes this long counts as failing.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);

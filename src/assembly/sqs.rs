@@ -8,10 +8,10 @@ use super::{AssemblyError, relay_settings};
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::metrics::Metrics;
 use crate::record::Policy;
-use crate::relay::core::Core;
 use crate::relay::{Relay, StopHandle, Until, stop_channel};
 use crate::sink::{ConfiguredSink, Endpoint, QueueUrl, SqsConfig, SqsSink, SqsSource};
 use crate::source::{self, Source};
+use walpost_core::relay::Core;
 
 pub(super) fn relay_from<P: Source>(
     (source, core): (P, Core),

@@ -9,9 +9,9 @@ use super::{Exit, block_on, complain, logged};
 use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
 use crate::config::{self, Config, Environment, Flags, SinkKind};
-use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::sink::ReloadHandle;
+use walpost_core::relay::Halt;
 
 pub(super) fn command(arguments: RunArguments) -> Exit {
     let flags = Flags::from(arguments.options);

@@ -25,12 +25,12 @@ use crate::outlet::{Outlet, ProduceError};
 use crate::pgoutput::{self, Message};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::relay::core::Diverted;
-use crate::relay::core::{Core, Taken};
 use crate::source::{
     self, Facts, Feed, Limit, MessageText, Received, Resume, Silent, Source, SourceConfig,
     SourceError, log_if_slow,
 };
+use walpost_core::relay::Diverted;
+use walpost_core::relay::{Core, Taken};
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
     let TailArguments { from_slot, limit, options } = arguments;

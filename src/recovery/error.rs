@@ -7,10 +7,10 @@ use crate::config::ConfigError;
 use crate::lsn::Lsn;
 use crate::outbox::{TableName, identifier_text};
 use crate::relay::RelayError;
-use crate::relay::core::Halt;
 use crate::setup::AdoptError;
 use crate::sink::SinkError;
 use crate::source::{SourceError, said};
+use walpost_core::relay::Halt;
 
 /// Why events cannot be published again. What was inserted before stays.
 #[derive(Debug, thiserror::Error)]

@@ -24,7 +24,6 @@ use self::shutdown::Shutdown;
 use self::state_keeper::StateKeeper;
 pub use self::state_keeper::{CommitLimits, StateSettings};
 use super::backoff::wait_until;
-use super::core::Core;
 use super::event_log::{EventLog, SinkState};
 use super::run_result::{RelayError, RelaySettings, Summary};
 use super::stalled_producer::StalledProducer;
@@ -35,6 +34,7 @@ use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
 use crate::source::{OpenError, Source, SourceError};
 use crate::state::StateStore;
+use walpost_core::relay::Core;
 
 /// Maximum delay between two attempts to connect to PostgreSQL, and between two replays.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(5);

@@ -11,8 +11,8 @@ use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::position::EventPosition;
 use crate::record::Policy;
-use crate::relay::core::{Diverted, DroppedHeaders};
 use crate::sink::{Condition, Peer};
+use walpost_core::relay::{Diverted, DroppedHeaders};
 
 /// After this time without records in flight, with a broker connected, an outage counts as over
 /// even if nothing was delivered.

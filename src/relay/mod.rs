@@ -1,8 +1,7 @@
-//! The relay: the pure state machine, and the loop that executes its decisions.
+//! The relay: the loop that executes the decisions of the core, and what it stands on.
 
 mod backoff;
 mod batching_pause;
-pub mod core;
 mod driver;
 mod event_log;
 mod run_result;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::core::{Counters, Halt};
 use crate::lsn::Lsn;
 use crate::sink::{Peer, SinkError};
 use crate::source::SourceError;
+use walpost_core::relay::{Counters, Halt};
 
 /// The settings of a relay, in addition to those of its source, core and sink.
 #[derive(Debug, Clone)]

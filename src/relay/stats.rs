@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::core::{Core, Halt};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::pgoutput::{Message, PgTimestamp};
 use crate::source::{Feed, HeldBack, Received, Security, SourceError, VisibilityWaits};
+use walpost_core::relay::{Core, Halt};
 
 /// How often the loop runs when nothing happens: the metrics stay current, and the liveness check
 /// passes.

@@ -13,13 +13,13 @@ use walpost::Lsn;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::record::{Policies, Policy};
 use walpost::record::{RecordConfig, Router};
-use walpost::relay::core::Core;
 use walpost::relay::{
     CommitLimits, Relay, RelayError, RelaySettings, StateSettings, StopHandle, Summary, Until,
     stop_channel,
 };
 use walpost::source::{CatchUp, SlotError, SourceError};
 use walpost::state::ConfiguredLayout;
+use walpost_core::relay::Core;
 
 use crate::broker::SimSink;
 use crate::feed::SimSource;

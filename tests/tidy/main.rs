@@ -12,19 +12,17 @@ use std::path::{Path, PathBuf};
 
 const LINES_MAX: usize = 600;
 
-/// The modules of the crate from the bottom up, as `src/lib.rs` lists them: a module imports only
+/// The folder of the core's crate: what decides, without I/O.
+const CORE: &str = "crates/core/src/";
+
+/// The modules of each crate from the bottom up, as its `lib.rs` lists them: a module imports only
 /// modules that stand before it.
-const ORDER: [&str; 28] = [
-    "lsn",
-    "excerpt",
-    "property",
+const CORE_ORDER: [&str; 10] = [
+    "lsn", "excerpt", "property", "position", "pgoutput", "outbox", "record", "ledger", "outlet",
+    "relay",
+];
+const ORDER: [&str; 19] = [
     "crash_points",
-    "position",
-    "pgoutput",
-    "outbox",
-    "record",
-    "ledger",
-    "outlet",
     "conninfo",
     "source",
     "metrics",
@@ -46,32 +44,18 @@ const ORDER: [&str; 28] = [
 ];
 
 /// Parts that may import less than what stands before them.
-const IMPORTS: [(&str, &[&str]); 6] = [
-    ("src/outbox/", &["excerpt", "lsn", "position", "pgoutput", "outbox"]),
-    ("src/record/", &["excerpt", "lsn", "position", "pgoutput", "outbox", "record", "property"]),
-    ("src/ledger", &["lsn", "position", "pgoutput", "ledger", "property"]),
-    (
-        "src/relay/core",
-        &[
-            "excerpt", "lsn", "position", "pgoutput", "outbox", "outlet", "record", "ledger",
-            "relay", "property",
-        ],
-    ),
+const IMPORTS: [(&str, &[&str]); 3] = [
+    ("crates/core/src/ledger", &["lsn", "position", "pgoutput", "ledger", "property"]),
     ("src/config/", &["conninfo", "lsn", "outbox", "record", "config", "property"]),
     ("src/debezium_import/", &["outbox", "config", "excerpt", "debezium_import", "property"]),
 ];
 
-/// The parts that decide and do no I/O.
-const PURE: [&str; 10] = [
-    "src/pgoutput/",
-    "src/outbox/",
-    "src/record/",
-    "src/ledger",
+/// The parts beside the core that decide and do no I/O.
+const PURE: [&str; 5] = [
     "src/source/catchup/cost.rs",
     "src/source/history",
     "src/state/agreement",
     "src/state/layout.rs",
-    "src/relay/core",
     "src/debezium_import/",
 ];
 
@@ -90,8 +74,13 @@ const IMPURE: [&str; 10] = [
 ];
 
 /// Of the pure parts, those that do not take a time either.
-const TIMELESS: [&str; 5] =
-    ["src/pgoutput/", "src/outbox/", "src/record/", "src/ledger", "src/source/catchup/cost.rs"];
+const TIMELESS: [&str; 5] = [
+    "crates/core/src/pgoutput/",
+    "crates/core/src/outbox/",
+    "crates/core/src/record/",
+    "crates/core/src/ledger",
+    "src/source/catchup/cost.rs",
+];
 
 /// What no file has.
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
@@ -165,22 +154,23 @@ fn files_in(folders: &[&str], files: &[&str]) -> Vec<PathBuf> {
 #[test]
 fn each_violation_is_reported() {
     for (path, text, fault) in [
-        ("src/pgoutput/x.rs", "//! X.\nuse crate::outbox::Event;", ":2: imports crate::outbox"),
-        ("src/outbox/x.rs", "//! X.\nuse crate::{lsn::Lsn, record::Record};", "crate::record"),
-        (
-            "src/outbox/x.rs",
-            "//! X.\nuse crate::{\n    lsn::{A,\n B},\n    sink,\n};",
-            "crate::sink",
-        ),
-        ("src/record/x.rs", "//! X.\nfn f(x: crate::ledger::Ledger) {}", "crate::ledger"),
-        ("src/ledger.rs", "//! X.\npub use crate::outbox::Event;", "crate::outbox"),
-        ("src/relay/core.rs", "//! X.\nuse crate::source::Session;", "crate::source"),
-        ("src/relay/core/x.rs", "//! X.\nlet now = Instant::now();", ":2: mentions Instant::now"),
-        ("src/relay/core.rs", "//! X.\nuse super::driver::Driver;", "super::driver"),
-        ("src/relay/core.rs", "//! X.\nuse crate::relay::driver::Driver;", "relay::driver"),
-        ("src/record/x.rs", "//! X.\nuse std::time::Instant;", "Instant"),
-        ("src/ledger.rs", "//! X.\nasync fn f() { tokio::task::yield_now().await }", "tokio"),
-        ("src/outbox/x.rs", "//! X.\n    tracing::info!(\"x\");", "tracing"),
+        ("pgoutput/x.rs", "//! X.\nuse crate::outbox::Event;", ":2: imports crate::outbox"),
+        ("outbox/x.rs", "//! X.\nuse crate::{lsn::Lsn, record::Record};", "crate::record"),
+        ("outbox/x.rs", "//! X.\nuse crate::{\n    lsn::{A,\n B},\n    relay,\n};", "crate::relay"),
+        ("record/x.rs", "//! X.\nfn f(x: crate::ledger::Ledger) {}", "crate::ledger"),
+        ("ledger.rs", "//! X.\npub use crate::outbox::Event;", "crate::outbox"),
+        ("relay/x.rs", "//! X.\nlet now = Instant::now();", ":2: mentions Instant::now"),
+        ("record/x.rs", "//! X.\nuse std::time::Instant;", "Instant"),
+        ("outbox/x.rs", "//! X.\n    println!(\"x\");", "println"),
+    ] {
+        let path = format!("{CORE}{path}");
+        let faults = judge(&path, text);
+        assert_eq!(faults.len(), 1, "{path}: {text}: {faults:?}");
+        assert!(faults[0].contains(fault), "{path}: {text}: {faults:?}");
+    }
+    for (path, text, fault) in [
+        ("src/state/layout.rs", "//! X.\nasync fn f() { tokio::task::yield_now().await }", "tokio"),
+        ("src/config/x.rs", "//! X.\nuse crate::sink::Sink;", "crate::sink"),
         ("src/sink/x.rs", "// X.\nfn f() {}", "does not begin with a `//!`"),
         ("src/sink/x.rs", "//! X.\nfn f() { todo!() }", "todo!"),
         ("src/sink/x.rs", "//! X.\nuse crate::relay::Relay;", "crate::relay, which stands above"),
@@ -196,14 +186,20 @@ fn each_violation_is_reported() {
 #[test]
 fn valid_files_pass() {
     for (path, text) in [
-        ("src/record/x.rs", "//! X.\nuse crate::outbox::{Event, Role};\nuse crate::lsn::Lsn;"),
-        ("src/record/x.rs", "//! Not by tokio, nor by crate::sink.\n// An Instant; crate::sink.\n"),
         (
-            "src/outbox/x.rs",
+            "crates/core/src/record/x.rs",
+            "//! X.\nuse crate::outbox::{Event, Role};\nuse crate::lsn::Lsn;",
+        ),
+        (
+            "crates/core/src/record/x.rs",
+            "//! Not by tokio, nor by crate::relay.\n// An Instant; crate::relay.\n",
+        ),
+        (
+            "crates/core/src/outbox/x.rs",
             "//! X.\nuse crate::{\n    lsn::Lsn,\n    pgoutput::{Oid, decode},\n};",
         ),
         (
-            "src/relay/core.rs",
+            "crates/core/src/relay.rs",
             "//! X.\nuse std::time::{Duration, Instant};\nuse crate::ledger::Ledger;",
         ),
         ("src/relay/driver.rs", "//! X.\nuse crate::sink::Sink;\nlet now = Instant::now();"),
@@ -220,15 +216,15 @@ fn judge(path: &str, text: &str) -> Vec<String> {
     if lines > LINES_MAX {
         faults.push(format!("{path}: has {lines} lines, {LINES_MAX} are the most"));
     }
-    if path.starts_with("src/") && !text.starts_with("//! ") {
+    if (path.starts_with("src/") || path.starts_with(CORE)) && !text.starts_with("//! ") {
         faults.push(format!("{path}: does not begin with a `//!` that says what it is for"));
     }
     let imports = IMPORTS.iter().find(|(part, _)| path.starts_with(part));
     if imports.is_none()
-        && let Some(own) = place_of(path)
+        && let Some((order, own)) = place_of(path)
     {
         let above = ours(text).into_iter().filter(|(_, module)| {
-            ORDER.iter().position(|one| one == module).is_some_and(|place| place > own)
+            order.iter().position(|one| one == module).is_some_and(|place| place > own)
         });
         faults.extend(above.map(|(line, module)| {
             format!("{path}:{line}: imports crate::{module}, which stands above it")
@@ -240,15 +236,12 @@ fn judge(path: &str, text: &str) -> Vec<String> {
         if path != "tests/tidy/main.rs" {
             UNFINISHED.into_iter().filter(|word| code.contains(word)).for_each(&mut mention);
         }
-        if PURE.iter().any(|part| path.starts_with(part)) {
+        let is_core = path.starts_with(CORE) && !path.ends_with("/property.rs");
+        if is_core || PURE.iter().any(|part| path.starts_with(part)) {
             IMPURE.into_iter().filter(|word| code.contains(word)).for_each(&mut mention);
         }
         if is_timeless && code.contains("Instant") && !code.contains("Instant::now") {
             mention("Instant");
-        }
-        if path.starts_with("src/relay/core") {
-            let driver = ["super::driver", "relay::driver"];
-            driver.into_iter().filter(|word| code.contains(word)).for_each(&mut mention);
         }
     }
     if let Some((_, allowed)) = imports {
@@ -261,15 +254,19 @@ fn judge(path: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// Where a file's top module stands in [`ORDER`]; every module has a place there.
-fn place_of(path: &str) -> Option<usize> {
-    let top = path.strip_prefix("src/")?.split(['/', '.']).next()?;
+/// The order of a file's crate, and where its top module stands there; every module has a place.
+fn place_of(path: &str) -> Option<(&'static [&'static str], usize)> {
+    let (order, path) = match path.strip_prefix(CORE) {
+        Some(path) => (&CORE_ORDER[..], path),
+        None => (&ORDER[..], path.strip_prefix("src/")?),
+    };
+    let top = path.split(['/', '.']).next()?;
     let top = top.strip_suffix("_tests").unwrap_or(top);
     if top == "lib" {
         return None;
     }
-    let place = ORDER.iter().position(|module| *module == top);
-    Some(place.unwrap_or_else(|| panic!("{path}: add the module to ORDER")))
+    let place = order.iter().position(|module| *module == top);
+    Some((order, place.unwrap_or_else(|| panic!("{path}: add the module to its crate's order"))))
 }
 
 /// The lines that are not comments, counted from 1.
@@ -328,10 +325,18 @@ fn root() -> &'static Path {
 /// The Rust files of ours, as paths from the crate's root.
 fn rust_files() -> Vec<String> {
     let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> =
-        ["src", "tests", "benches", "clients", "examples", "fuzz/src", "fuzz/fuzz_targets"]
-            .map(|folder| root().join(folder))
-            .into();
+    let mut folders: Vec<PathBuf> = [
+        "src",
+        "crates",
+        "tests",
+        "benches",
+        "clients",
+        "examples",
+        "fuzz/src",
+        "fuzz/fuzz_targets",
+    ]
+    .map(|folder| root().join(folder))
+    .into();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a source folder can be read") {
             let path = entry.expect("a folder's entry can be read").path();

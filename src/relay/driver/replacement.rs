@@ -7,11 +7,11 @@ use tokio::time::{Instant, sleep};
 use super::{BACKOFF_LIMIT, Relay};
 use crate::lsn::Lsn;
 use crate::relay::backoff::{Backoff, backoff, wait_until};
-use crate::relay::core::Probing;
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::Source;
+use walpost_core::relay::Probing;
 
 /// How long the relay looks for an event to probe with while a suspect waits. Each time that none was
 /// accepted it is doubled, since one may stand behind any amount of other tables' WAL; and not more, since

@@ -10,12 +10,12 @@ use super::session::failed_or_lost;
 use super::{Ended, Relay};
 use crate::metrics::Phase;
 use crate::relay::backoff::wait_until;
-use crate::relay::core::CommitAt;
 use crate::relay::run_result::{RelayError, Summary};
 use crate::relay::stats::HEARTBEAT;
 use crate::relay::stop::Order;
 use crate::sink::Sink;
 use crate::source::{Announcement, Feed, SlotError, Source, SourceError};
+use walpost_core::relay::CommitAt;
 
 /// Minimum time for which a halt is announced, even if less of the drain timeout is left: an
 /// announcement takes four seconds if every standby instance is reachable.

@@ -24,12 +24,12 @@ use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::position::{Checkpoint, EventPosition};
 use crate::relay::backoff::{Backoff, backoff};
-use crate::relay::core::{CommitAt, Core};
 use crate::source::{Feed, Horizon, LastTransaction, ReceivedTransactions, SlotError, SourceError};
 use crate::state::{
     Bookmark, ConfiguredLayout, Delivered, Partial, State, StateEvent, StateFailure, StateKey,
     StateStore, UnfinishedRows, unix_ms,
 };
+use walpost_core::relay::{CommitAt, Core};
 
 /// Minimum time between two writes while events are delivered.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);

@@ -14,11 +14,11 @@ use crate::lsn::Lsn;
 use crate::pgoutput::Message;
 use crate::relay::backoff::wait_until;
 use crate::relay::batching_pause::{self, BatchingPause};
-use crate::relay::core::Taken;
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::{Feed, Received, Source, SourceError, SwitchFeed};
+use walpost_core::relay::Taken;
 
 /// Maximum messages taken before delivery reports and stop orders are handled.
 const BATCH: u32 = 256;

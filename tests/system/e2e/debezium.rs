@@ -1,6 +1,6 @@
 //! Debezium's golden records, made by walpost from the same rows in a real PostgreSQL.
 //!
-//! `src/record/debezium` compares the records of the whole corpus; these tests check that rows,
+//! `crates/core/src/record/debezium` compares the records of the whole corpus; these tests check that rows,
 //! data types and partitions arrive there as they are in the files.
 
 use std::fmt::Write as _;

@@ -94,7 +94,7 @@ const CE_HEADERS: [&str; 8] = [
 ];
 
 /// The header with the media type of the value.
-pub(crate) const CONTENT_TYPE: &str = "content-type";
+pub const CONTENT_TYPE: &str = "content-type";
 
 /// The inputs that are the same for all attributes of an event.
 pub(super) struct Attributes<'a, 'e> {
@@ -271,7 +271,7 @@ impl Attributes<'_, '_> {
 const JSON: &str = "application/json";
 
 /// The media type of a value that is JSON, or else any bytes.
-pub(crate) fn media_type(value: &[u8]) -> &'static str {
+pub fn media_type(value: &[u8]) -> &'static str {
     if json_text(value).is_ok() { JSON } else { "application/octet-stream" }
 }
 

@@ -12,22 +12,22 @@ const LINE: usize = 8000;
 
 /// `text`, shortened, with control characters, line separators, invisible characters and
 /// bidirectional controls escaped.
-pub(crate) fn excerpt(text: &str) -> String {
+pub fn excerpt(text: &str) -> String {
     at_most(MOST, text)
 }
 
 /// A whole error or log message, with its advice, as it is logged, stored and displayed.
-pub(crate) fn line(text: &str) -> String {
+pub fn line(text: &str) -> String {
     at_most(LINE, text)
 }
 
 /// The whole of `text`, escaped in the same way.
-pub(crate) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     at_most(usize::MAX, text)
 }
 
 /// The same with up to `most` characters, for an external text that is followed by advice.
-pub(crate) fn at_most(most: usize, text: &str) -> String {
+pub fn at_most(most: usize, text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(most));
     for (count, sign) in text.chars().enumerate() {
         if count == most {
@@ -48,7 +48,7 @@ const KEPT: usize = 450;
 
 /// A short text unchanged; of a long text the beginning and the total number of bytes, so that a
 /// stored error does not contain a whole row.
-pub(crate) fn beginning(text: &[u8]) -> String {
+pub fn beginning(text: &[u8]) -> String {
     let Some(head) = text.get(..KEPT) else { return String::from_utf8_lossy(text).into_owned() };
     let head = String::from_utf8_lossy(head);
     // A character cut in two.
@@ -57,7 +57,7 @@ pub(crate) fn beginning(text: &[u8]) -> String {
 }
 
 /// Whether the character is shown unescaped.
-pub(crate) fn is_harmless(sign: char) -> bool {
+pub fn is_harmless(sign: char) -> bool {
     !sign.is_control()
         && !matches!(
             sign,

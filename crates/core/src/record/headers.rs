@@ -24,7 +24,7 @@ use super::types::{Header, Headers};
 const NAME_SIGNS_SHOWN: usize = 100;
 
 /// The header with the event's position.
-pub(crate) const POSITION_HEADER: &str = "walpost.position";
+pub const POSITION_HEADER: &str = "walpost.position";
 
 /// A header, or the headers from a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

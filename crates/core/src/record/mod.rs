@@ -22,7 +22,7 @@ mod topics_allowed;
 mod types;
 mod value;
 
-pub(crate) use headers::POSITION_HEADER;
+pub use headers::POSITION_HEADER;
 pub use headers::{Dropped, HeaderSet, HeaderSetError};
 pub use key::KeyTemplate;
 pub use names::{NameConflict, Names, Spelling};
@@ -37,5 +37,4 @@ pub use topic::{TopicFault, TopicTemplate, check_topic};
 pub use topics_allowed::TopicsAllowed;
 pub use types::{Header, Headers, Record};
 pub use value::ValueFormat;
-#[cfg(any(feature = "http", feature = "rabbitmq"))]
-pub(crate) use value::{CONTENT_TYPE, media_type};
+pub use value::{CONTENT_TYPE, media_type};

@@ -65,7 +65,7 @@ impl TopicTemplate {
     }
 
     /// The pattern of the topics that the template makes, with `*` for each field, before a rewrite.
-    pub(crate) fn pattern(&self) -> String {
+    pub fn pattern(&self) -> String {
         let parts = self.template.parts().iter().map(|part| match part {
             Part::Static(text) => text.as_str(),
             Part::Field(..) => "*",

@@ -11,7 +11,7 @@ use crate::position::EventPosition;
 use crate::record::Poison;
 use crate::record::Policy;
 use crate::record::dead_letter::DeadLetter;
-use crate::relay::core::Diverted;
+use crate::relay::Diverted;
 
 impl Core {
     /// Takes a row or a logical message, which becomes a record if it is an outbox event.

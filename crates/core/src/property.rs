@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 /// Checks that `property`, which panics if it does not hold, holds for `cases` values; `name` is
 /// the name of the calling test.
-pub(crate) fn holds<S: Strategy>(name: &str, cases: u32, values: &S, property: impl Fn(S::Value))
+pub fn holds<S: Strategy>(name: &str, cases: u32, values: &S, property: impl Fn(S::Value))
 where
     S::Value: Debug,
 {
