@@ -12,7 +12,7 @@
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, the
 # sinks, and traces. One set for every target, so that nothing is compiled twice.
-FEATURES = crash-points,http,nats,rabbitmq,redis,sqs,traces
+FEATURES = crash-points,destinations,traces
 
 # walpost, its core, its test bed and the tests that run it: named in each target, so that the client's
 # features add none to their dependencies.
@@ -189,7 +189,7 @@ bench-matrix: setup ## Benchmark over networks, many partitions, other tables' W
 
 # Half an hour. BENCH="redis --rounds 1": a part of it.
 bench-destinations: setup ## Benchmark a backlog to Redis, NATS, RabbitMQ, HTTP and SQS beside bare producers
-	cargo bench --features http,nats,rabbitmq,redis,sqs --bench destinations -- $(BENCH)
+	cargo bench --features destinations --bench destinations -- $(BENCH)
 
 bench-records: setup ## Measure time and allocations per event inside walpost
 	cargo bench --bench records

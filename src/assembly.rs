@@ -4,30 +4,7 @@
 //! as text (connection string, topic template, headers) are parsed here, and errors name the place
 //! where the value was set.
 
-mod endpoint;
-mod exposure;
-#[cfg(feature = "http")]
-pub(crate) mod http;
-mod kafka;
-#[cfg(feature = "nats")]
-pub(crate) mod nats;
 mod other_sinks;
-mod position;
-#[cfg(feature = "rabbitmq")]
-pub(crate) mod rabbitmq;
-#[cfg(feature = "redis")]
-pub(crate) mod redis;
-#[cfg(feature = "sqs")]
-pub(crate) mod sqs;
-
-pub(crate) use endpoint::endpoint;
-pub(crate) use exposure::exposed_hosts;
-#[doc(hidden)]
-pub use kafka::kafka;
-use kafka::{kafka_source, no_creation};
-#[cfg(any(feature = "nats", feature = "redis"))]
-use other_sinks::stored_beside;
-pub(crate) use position::{place_of_position, state_store, state_topic};
 
 use std::sync::Arc;
 
@@ -35,35 +12,21 @@ use secrecy::ExposeSecret;
 
 use crate::admin::Status;
 use crate::config::{
-    CatchUpMode, Config, ConfigError, DeliveryMode, Environment, Origin, Setting, SinkKind, nearest,
+    CatchUpMode, Config, ConfigError, Environment, Setting, SinkKind, columns, is_typed, outbox,
+    profile,
 };
 use crate::conninfo::ConnInfo;
 use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
+use crate::destination::kafka::{kafka, no_creation};
+use crate::destination::{self, Context, Opened};
 use crate::metrics::Metrics;
-use crate::outbox::{ColumnNames, Needs, Outbox, OutboxConfig, Role};
-use crate::record::debezium::{self, Debezium};
-use crate::record::{
-    HeaderSet, KeyTemplate, Placement, Policy, Profile, RecordConfig, Rewrite, RewriteError,
-    Router, Target, TemplateError, TimestampSource, TopicTemplate, TopicsAllowed,
-};
-use crate::relay::{
-    CommitLimits, Relay, RelaySettings, StateSettings, StopHandle, Until, stop_channel,
-};
-use crate::sink::{self, ConfiguredSink, KafkaConfig, KafkaSink, TransactionalSink};
+use crate::record::{Profile, Router, TopicsAllowed};
+use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::source::{CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
-use crate::state::{ConfiguredLayout, UnfinishedRows, kafka_state, kafka_state_with_events};
+use crate::state::UnfinishedRows;
 use walpost_core::relay::Core;
 
-/// Why a relay cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum AssemblyError {
-    /// An invalid value in the configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// An invalid property of Kafka's client.
-    #[error(transparent)]
-    Sink(#[from] crate::sink::SinkError),
-}
+pub use crate::destination::DestinationError as AssemblyError;
 
 /// Builds a relay from the configured outbox to the configured Kafka cluster, and the handle that
 /// stops it. Nothing connects before [`Relay::run`].
@@ -75,7 +38,7 @@ pub fn relay(
     config: &Config,
     environment: &Environment,
     until: Option<Until>,
-) -> Result<(Relay<SourceConfig, ConfiguredSink>, StopHandle), AssemblyError> {
+) -> Result<(Relay<SourceConfig>, StopHandle), AssemblyError> {
     let source = source(config, environment)?;
     relay_from(source, None, config, environment, until)
 }
@@ -86,7 +49,7 @@ pub(crate) fn row_relay(
     rows: UnfinishedRows,
     config: &Config,
     environment: &Environment,
-) -> Result<(Relay<RowSource, ConfiguredSink>, StopHandle), AssemblyError> {
+) -> Result<(Relay<RowSource>, StopHandle), AssemblyError> {
     let until = Until::Lsn(rows.next);
     relay_from(source, Some(rows), config, environment, Some(until))
 }
@@ -97,95 +60,23 @@ fn relay_from<P: Source>(
     config: &Config,
     environment: &Environment,
     until: Option<Until>,
-) -> Result<(Relay<P, ConfiguredSink>, StopHandle), AssemblyError> {
+) -> Result<(Relay<P>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
-    match config.sink {
-        #[cfg(feature = "http")]
-        SinkKind::Http => {
-            return http::relay_from((source, core), config, environment, (until, metrics));
-        }
-        #[cfg(feature = "nats")]
-        SinkKind::Nats => {
-            return nats::relay_from((source, core), config, environment, (until, metrics));
-        }
-        #[cfg(feature = "rabbitmq")]
-        SinkKind::RabbitMq => {
-            return rabbitmq::relay_from((source, core), config, environment, (until, metrics));
-        }
-        #[cfg(feature = "redis")]
-        SinkKind::Redis => {
-            return redis::relay_from((source, core), config, environment, (until, metrics));
-        }
-        #[cfg(feature = "sqs")]
-        SinkKind::Sqs => {
-            return sqs::relay_from((source, core), config, environment, (until, metrics));
-        }
-        // A sink that this build does not have is an error of the configuration.
-        _ => {}
-    }
-    let (kafka, properties) = (kafka(config), kafka_source(config, environment));
-    let topic = config.delivery.state_topic.as_ref();
-    let (core, sink, store) = match config.delivery.mode {
-        DeliveryMode::AtLeastOnce => {
-            let sink = KafkaSink::new(&kafka, Arc::clone(&metrics))?;
-            let store = topic.map(|topic| kafka_state(properties.clone(), topic));
-            (core, ConfiguredSink::Idempotent(sink), store)
-        }
-        DeliveryMode::ExactlyOnce => {
-            let sink = TransactionalSink::new(&kafka, Arc::clone(&metrics))?;
-            let store = topic.map(|topic| {
-                kafka_state_with_events(properties.clone(), topic, sink.transactions())
-            });
-            (core.exactly_once(), ConfiguredSink::Transactional(sink), store)
-        }
-    };
-    let sink = sink.reloading_from(properties);
-    let settings = relay_settings(config, until);
+    let context = Context { config, environment, metrics: Arc::clone(&metrics), rows };
+    let Opened { sink, state, is_exactly_once } = destination::of(config).open(&context)?;
+    let core = if is_exactly_once { core.exactly_once() } else { core };
     let (handle, stop) = stop_channel();
-    let mut relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
-    if let (Some(topic), Some(store)) = (topic, store) {
-        let settings = state_settings(config, topic, &kafka, rows);
-        relay = relay.with_state(Box::new(store), settings);
+    let relay = Relay::new(core, sink, source, relay_settings(config, until), stop);
+    let mut relay = relay.with_metrics(metrics);
+    if let Some((store, settings)) = state {
+        relay = relay.with_state(store, settings);
     }
     Ok((relay, handle))
 }
 
 fn relay_settings(config: &Config, until: Option<Until>) -> RelaySettings {
     RelaySettings { drain_timeout: config.delivery.drain_timeout, until, owns_thread: false }
-}
-
-/// What the configuration contributes to the numbers of events.
-pub(crate) fn layout(config: &Config) -> ConfiguredLayout {
-    ConfiguredLayout {
-        tables: config.outbox.tables.clone(),
-        message_prefix: config.outbox.message_prefix.clone(),
-        plain_message_prefix: config.outbox.plain_message_prefix.clone(),
-        publication: config.source.publication.clone(),
-    }
-}
-
-fn state_settings(
-    config: &Config,
-    topic: &str,
-    kafka: &KafkaConfig,
-    rows: Option<UnfinishedRows>,
-) -> StateSettings {
-    let delivery = &config.delivery;
-    StateSettings {
-        delivery_id: config.delivery.id.clone(),
-        topic: topic.to_owned(),
-        place: state_topic(topic),
-        layout: layout(config),
-        skips: config.poison.include(Policy::Skip),
-        lossy_store: None,
-        rows,
-        commits: CommitLimits {
-            interval: delivery.commit_interval,
-            bytes: delivery.transaction_bytes,
-            timeout: sink::transaction_timeout(kafka) / 3,
-        },
-    }
 }
 
 /// Opens the dead-letter topic and the configured Kafka cluster, to publish dead letters again as
@@ -280,145 +171,6 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
         return Err(config.invalid(Setting::DeliveryStateTopic, &reason));
     }
     Ok(Router::new(profile).allowing(allowed.without(reserved)))
-}
-
-/// The format of the records.
-#[doc(hidden)]
-pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
-    let Some(converters) = config.record.profile else {
-        return records(config).map(Profile::from);
-    };
-    let options = config.debezium.iter();
-    let options = options.map(|(name, (value, _))| (name.as_str(), value.as_str()));
-    let debezium = Debezium::new(converters, options);
-    let debezium = debezium.and_then(|debezium| match config.record.timestamp {
-        TimestampSource::None => debezium.untimed(),
-        TimestampSource::Commit | TimestampSource::Column => Ok(debezium),
-    });
-    debezium.map(Profile::from).map_err(|error| option_error(config, &error.name, error.why))
-}
-
-/// An error of one of Debezium's options.
-fn option_error(config: &Config, name: &str, reason: String) -> ConfigError {
-    let given = config.debezium.get(name);
-    let origin = given.map_or(Origin::Default, |(_, origin)| origin.clone());
-    let key = format!("{}.{name}", Setting::Debezium.key());
-    if debezium::OPTIONS.contains(&name) {
-        return ConfigError::Invalid { origin, key, reason };
-    }
-    let nearest = nearest(name, debezium::OPTIONS.into_iter()).map(str::to_owned);
-    ConfigError::UnknownKey { origin, key, nearest }
-}
-
-/// The format of records in walpost's own profile.
-fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
-    let record = &config.record;
-    let topic: TopicTemplate = record
-        .topic
-        .parse()
-        .map_err(|error: TemplateError| config.invalid(Setting::RecordTopic, &error))?;
-    let topic = match &record.topic_rewrite {
-        None => topic,
-        Some((regex, replacement)) => {
-            let rewrite = Rewrite::new(regex, replacement).map_err(|error| {
-                let setting = match error {
-                    RewriteError::Regex { .. } => Setting::RecordTopicRegex,
-                    RewriteError::Replacement { .. } => Setting::RecordTopicReplacement,
-                };
-                config.invalid(setting, &error)
-            })?;
-            topic.rewritten(rewrite)
-        }
-    };
-    let key: KeyTemplate = record
-        .key
-        .parse()
-        .map_err(|error: TemplateError| config.invalid(Setting::RecordKey, &error))?;
-    let headers = match &record.headers {
-        None => HeaderSet::default(),
-        Some(names) => HeaderSet::from_names(names)
-            .map_err(|error| config.invalid(Setting::RecordHeaders, &error))?,
-    };
-    Ok(RecordConfig {
-        topic,
-        key: key.or_null(record.null_keys),
-        value: record.value,
-        headers,
-        place: placements(config)?,
-        timestamp: record.timestamp,
-        cloudevents_source: record.cloudevents_source.clone(),
-    })
-}
-
-/// The configured placements. A placement in the envelope is an error if the value has no envelope.
-fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
-    let invalid = |error: &dyn ToString| config.invalid(Setting::RecordPlace, &error.to_string());
-    let mut placements: Vec<Placement> = Vec::new();
-    for text in &config.record.place {
-        let placement: Placement = text.parse().map_err(|error| invalid(&error))?;
-        let is_in_value = placement.target == Target::Envelope;
-        if is_in_value && !config.record.value.is_object() {
-            let value = config.record.value.name();
-            return Err(invalid(&format!(
-                "`{text}`: with record.value = \"{value}\" there is no envelope to place it in"
-            )));
-        }
-        let is_partition = placement.target == Target::Partition;
-        if is_partition && config.sink != SinkKind::Kafka {
-            return Err(invalid(&format!("`{text}`: only topics of Kafka have partitions")));
-        }
-        if is_partition && placements.iter().any(|other| other.target == Target::Partition) {
-            return Err(invalid(&format!("`{text}`: a record goes to one partition only")));
-        }
-        let same = |other: &&Placement| {
-            other.target == placement.target && other.name() == placement.name()
-        };
-        if let Some(other) = placements.iter().find(same) {
-            return Err(invalid(&format!("`{text}` has the same name there as `{other}`")));
-        }
-        placements.push(placement);
-    }
-    Ok(placements)
-}
-
-/// The outbox's columns, from the configuration or from a Debezium profile's options.
-pub(crate) fn columns(config: &Config, profile: &Profile) -> ColumnNames {
-    match profile {
-        Profile::Walpost(_) => config.outbox.columns.clone(),
-        Profile::Debezium(debezium) => debezium.columns(),
-    }
-}
-
-/// Whether records depend on the columns' data types.
-pub(crate) fn is_typed(profile: &Profile) -> bool {
-    matches!(profile, Profile::Debezium(_))
-}
-
-/// The configured outbox, with the columns that `profile` names.
-pub(crate) fn outbox(config: &Config, profile: &Profile) -> Outbox {
-    outbox_needing(profile.needs(), config, profile)
-}
-
-/// The same, which reads the events' ids too.
-pub(crate) fn outbox_with_ids(config: &Config, profile: &Profile) -> Outbox {
-    outbox_needing(profile.needs().using([Role::Id]), config, profile)
-}
-
-fn outbox_needing(needs: Needs, config: &Config, profile: &Profile) -> Outbox {
-    let placed_optional = match profile {
-        Profile::Walpost(_) => false,
-        Profile::Debezium(debezium) => debezium.placed_optional(),
-    };
-    Outbox::new(OutboxConfig {
-        tables: config.outbox.tables.clone(),
-        columns: columns(config, profile),
-        message_prefix: config.outbox.message_prefix.clone(),
-        plain_message_prefix: config.outbox.plain_message_prefix.clone(),
-        placed: profile.placed(),
-        placed_optional,
-        typed: is_typed(profile),
-        needs,
-    })
 }
 
 /// Whether the running walpost with this `status` uses this configuration's slot on this

@@ -70,11 +70,13 @@
 //! | `conninfo` | connection strings, as libpq reads them |
 //! | `source` | the replication session, catch-up reads, and the checks before them |
 //! | [`metrics`], `traces` | the metrics' names and values; the export of spans |
-//! | `sink` | the sink trait, and the idempotent Kafka producers behind it |
-//! | `state` | walpost's own position, in a Kafka topic |
+//! | `sink` | the trait by which the relay uses a destination's producer |
+//! | `state` | walpost's own position: its record, and the trait of what stores it |
 //! | [`relay`] | the driver, which connects source, core and sink |
-//! | `dead_letter_replay` | publishes dead letters again |
 //! | [`config`] | flags, environment and file to valid values |
+//! | `findings` | what a check found, with its fix |
+//! | `destination` | Kafka, Redis, NATS, RabbitMQ, HTTP, SQS: of each its settings, checks, sink and store |
+//! | `dead_letter_replay` | publishes dead letters again |
 //! | `admin` | health, status and metrics over HTTP; systemd notifications |
 //! | [`assembly`] | from a configuration to a relay |
 //! | `debezium_import` | a Debezium connector's configuration to walpost's |
@@ -131,6 +133,9 @@ mod crash_points;
 mod dead_letter_replay;
 #[doc(hidden)]
 pub mod debezium_import;
+#[doc(hidden)]
+pub mod destination;
+mod findings;
 mod preflight;
 mod recovery;
 mod retention;

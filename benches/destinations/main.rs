@@ -3,7 +3,7 @@
 //! it. Then once more while `pg_recvlogical` reads the same backlog to /dev/null, until both have
 //! ended: walpost does the work of both.
 //!
-//!     cargo bench --features http,nats,rabbitmq,redis,sqs --bench destinations -- [DESTINATION ...]
+//!     cargo bench --features destinations --bench destinations -- [DESTINATION ...]
 //!
 //! Runs are interleaved, and ratios are computed round by round. It starts its own servers.
 

@@ -17,14 +17,17 @@ pub fn config(input: &[u8]) {
                 assert!(!shown.key.is_empty() && !shown.origin.to_string().is_empty());
             }
             let errors = [
-                assembly::profile(&config).map(drop).err(),
+                walpost::config::profile(&config).map(drop).err(),
                 assembly::core(&config).map(drop).err(),
                 assembly::conninfo(&config, &environment).map(drop).err(),
             ];
             for error in errors.into_iter().flatten() {
                 assert!(!error.to_string().is_empty());
             }
-            assert_eq!(assembly::kafka(&config).in_flight_bytes, config.delivery.in_flight_bytes);
+            assert_eq!(
+                walpost::destination::kafka::kafka(&config).in_flight_bytes,
+                config.delivery.in_flight_bytes
+            );
         }
         Err(error) => assert!(error.to_string().contains("walpost.toml"), "{error}"),
     }

@@ -5,6 +5,7 @@ use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Config, Environment};
+use crate::destination::kafka;
 use crate::lsn::Lsn;
 use crate::setup::{AdoptError, Positions, Wanted};
 use crate::state::unix_ms;
@@ -89,7 +90,7 @@ pub(super) async fn positions(
         complain(&error.to_string());
         Exit::Config
     })?;
-    let kafka = assembly::kafka(config);
+    let kafka = kafka::kafka(config);
     let wanted = Wanted { command, create, may_lack_slot: false };
     let read = Positions::read(config, &conninfo, &kafka, wanted).await;
     read.map_err(failed)

@@ -7,7 +7,8 @@ use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Environment, Flags};
 use crate::excerpt::at_most;
-use crate::preflight::{self, Finding, Findings, Fix, Level};
+use crate::findings::{Finding, Findings, Fix, Level};
+use crate::preflight;
 
 /// Maximum length of a displayed text in characters: it may contain a server's message.
 const MOST: usize = 4000;
@@ -33,9 +34,7 @@ pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
     let mut findings = if offline {
         block_on(preflight::check_offline(&config, &conninfo))
     } else {
-        let (mut findings, slot) = block_on(preflight::check(&config, &conninfo, &source));
-        preflight::check_brokers(&config, slot.as_ref(), &mut findings);
-        findings
+        block_on(preflight::check(&config, &conninfo, &source))
     };
     findings.map_commands(with_flags_of_this);
     let printed = print(&if json { as_json(&findings) } else { as_text(&findings) });

@@ -8,8 +8,9 @@ use super::args::{DEFAULT_ROLE, InitArguments};
 use super::recover::RowOptions;
 use super::stdout::{complain, print, say, with_flags};
 use super::{Exit, adopt, block_on, configuration, init_file, logged, recover, require_kafka};
-use crate::config::{Config, Environment, Flags, Origin, Setting, SinkKind, quoted};
+use crate::config::{self, Config, Environment, Flags, Origin, Setting, SinkKind, quoted};
 use crate::conninfo::ConnInfo;
+use crate::destination::{self, kafka};
 use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
 use crate::setup::{
     self, AdoptError, Doubt, InitError, InitPlan, Object, Positions, Stage, Step, Wanted,
@@ -39,8 +40,8 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
         return exit;
     }
     let role = (!no_role).then_some(role.as_str());
-    let plan = assembly::profile(&config).map_err(Into::into).and_then(|profile| {
-        let columns = assembly::columns(&config, &profile);
+    let plan = config::profile(&config).map_err(Into::into).and_then(|profile| {
+        let columns = config::columns(&config, &profile);
         if config_file.is_some() && init_file::proposed_topics(&config).is_none() {
             // The file is for `run`, which refuses what this does.
             assembly::router(&config, profile)?;
@@ -141,7 +142,7 @@ async fn write_position(
     step: Option<Step>,
     options: &SlotOptions,
 ) -> Result<String, NoPosition> {
-    let Some(place) = assembly::place_of_position(config) else {
+    let Some(place) = destination::of(config).place_of_position(config) else {
         return Ok(
             "position: none is kept, so a slot that is created again or advanced while walpost is \
                    not running is not noticed\n"
@@ -193,7 +194,7 @@ async fn positions_if_free(
     config: &Config,
     conninfo: &ConnInfo,
 ) -> Result<Option<Positions>, AdoptError> {
-    let kafka = assembly::kafka(config);
+    let kafka = kafka::kafka(config);
     let wanted = Wanted { command: "walpost init", create: true, may_lack_slot: false };
     let deadline = Instant::now() + IN_USE_LIMIT;
     loop {

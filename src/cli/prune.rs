@@ -10,7 +10,8 @@ use super::replay::stop_flag;
 use super::stdout::{complain, print};
 use super::{Exit, block_on, logged, require_kafka};
 use crate::assembly;
-use crate::config::{Config, Environment, Flags, show_bytes};
+use crate::config::{self, Config, Environment, Flags, show_bytes};
+use crate::destination::{self, kafka};
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::Policy;
 use crate::retention::{
@@ -70,8 +71,8 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     let environment = Environment::of_process();
     let conninfo =
         assembly::conninfo(config, &environment).map_err(|error| setup(error.to_string()))?;
-    let profile = assembly::profile(config).map_err(|error| setup(error.to_string()))?;
-    let names = assembly::columns(config, &profile);
+    let profile = config::profile(config).map_err(|error| setup(error.to_string()))?;
+    let names = config::columns(config, &profile);
     let control = source::control(&conninfo, NAME).await.map_err(SourceError::from)?;
     let client = &control.client;
     let source =
@@ -82,10 +83,10 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     let (proof, published) = Proof::read(
         client,
         Wanted {
-            kafka: &assembly::kafka(config),
+            kafka: &kafka::kafka(config),
             topic,
             delivery_id: &config.delivery.id,
-            layout: &assembly::layout(config),
+            layout: &destination::parts::settings::layout(config),
             source: &source,
             ignored: &arguments.ignore_slot,
             skipped_too: arguments.include_skipped,

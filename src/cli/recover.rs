@@ -9,6 +9,7 @@ use super::stdout::{complain, print, say, with_flags};
 use super::{Exit, block_on, logged, require_kafka, run};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
+use crate::destination::kafka;
 use crate::metrics::Metrics;
 use crate::recovery::{Compared, Listed, Purpose, Recovery, RecoveryError, RowWish, Since};
 use crate::setup::{AdoptError, Positions, Wanted};
@@ -75,7 +76,7 @@ pub(super) async fn positions(
     creates: bool,
 ) -> Result<Positions, RecoveryError> {
     let conninfo = assembly::conninfo(config, environment)?;
-    let kafka = assembly::kafka(config);
+    let kafka = kafka::kafka(config);
     let wanted = Wanted { command: APPLICATION_NAME, create: creates, may_lack_slot: true };
     Ok(Positions::read(config, &conninfo, &kafka, wanted).await?)
 }

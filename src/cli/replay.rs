@@ -9,7 +9,8 @@ use super::progress::{self, progress};
 use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration, require_kafka, run};
 use crate::assembly;
-use crate::config::{Config, Environment};
+use crate::config::{self, Config, Environment};
+use crate::destination::kafka;
 use crate::recovery::{
     self, Filter, Found, Inserted, Manner, Replay, RowReplayError, Selection, publisher_warnings,
 };
@@ -39,7 +40,7 @@ pub(super) fn command(arguments: ReplayArguments) -> Exit {
     let replayed = block_on(async {
         if let Some((range, topics)) = positions {
             require_kafka(&config, "replay --position")?;
-            let ids = recovery::ids_at(&assembly::kafka(&config), &topics, &range, complain).await;
+            let ids = recovery::ids_at(&kafka::kafka(&config), &topics, &range, complain).await;
             replay.selection = Selection::Published(ids.map_err(|error| failed(&error))?);
         }
         replay_rows(&config, &mut replay, arguments.apply).await
@@ -60,8 +61,8 @@ async fn replay_rows(config: &Config, replay: &mut Replay, apply: bool) -> Resul
         complain(&error);
         Exit::Config
     };
-    let profile = assembly::profile(config).map_err(|error| invalid(error.to_string()))?;
-    let names = assembly::columns(config, &profile);
+    let profile = config::profile(config).map_err(|error| invalid(error.to_string()))?;
+    let names = config::columns(config, &profile);
     let conninfo = assembly::conninfo(config, &Environment::of_process())
         .map_err(|error| invalid(error.to_string()))?;
     let control = source::control(&conninfo, "walpost replay").await.map_err(|error| {

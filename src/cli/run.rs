@@ -8,9 +8,10 @@ use super::stdout::with_flags;
 use super::{Exit, block_on, complain, logged};
 use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
-use crate::config::{self, Config, Environment, Flags, SinkKind};
+use crate::config::{Config, Environment, Flags};
+use crate::destination;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
-use crate::sink::ReloadHandle;
+use crate::sink::Reloader;
 use walpost_core::relay::Halt;
 
 pub(super) fn command(arguments: RunArguments) -> Exit {
@@ -24,7 +25,7 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
         UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
     });
     warn_of_open_secrets(&Environment::of_process());
-    let hosts = assembly::exposed_hosts(&config);
+    let hosts = destination::exposed_hosts(&config);
     if !hosts.is_empty() {
         let hosts = hosts.join(",");
         tracing::warn!(
@@ -84,18 +85,14 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
             return Exit::Config;
         }
     };
+    let to = destination::of(&config).description(&config);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         slot = %config.source.slot,
         publication = %config.source.publication,
-        bootstrap_servers = (config.sink == SinkKind::Kafka)
-            .then(|| config::without_logins(&config.kafka.bootstrap_servers)),
-        stream = match config.sink {
-            SinkKind::Http | SinkKind::Kafka | SinkKind::RabbitMq | SinkKind::Sqs => None,
-            SinkKind::Nats => Some(config.nats.stream.as_str()),
-            SinkKind::Redis => Some(config.redis.stream.as_str()),
-        },
-        endpoint = assembly::endpoint(&config),
+        bootstrap_servers = to.bootstrap_servers,
+        stream = to.stream,
+        endpoint = to.endpoint,
         endpoints = address.map(tracing::field::display),
         "walpost starts"
     );
@@ -110,7 +107,7 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
             return Exit::Config;
         }
     };
-    reload_on_hangup(hangup, config, level, relay.sink().reload_handle());
+    reload_on_hangup(hangup, config, level, relay.reload());
     match Box::pin(relay.run()).await {
         Ok(summary) => {
             print_summary(&summary);
@@ -181,12 +178,7 @@ pub(super) fn stop_on_signals(stop: StopHandle) -> std::io::Result<()> {
 /// SIGHUP reads the configuration again, and applies its log level, Kafka's properties and the
 /// files that these name; everything else needs a restart. (PostgreSQL's address, passwords and
 /// certificates are read again at each connect anyway.)
-fn reload_on_hangup(
-    mut hangup: Signal,
-    config: Config,
-    level: LogLevel,
-    kafka: Option<ReloadHandle>,
-) {
+fn reload_on_hangup(mut hangup: Signal, config: Config, level: LogLevel, reload: Option<Reloader>) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             admin::reloading();
@@ -200,8 +192,8 @@ fn reload_on_hangup(
                         "reloaded log level, secrets and certificates; anything else takes a \
                          restart"
                     );
-                    if let Some(kafka) = &kafka {
-                        kafka.reload();
+                    if let Some(reload) = &reload {
+                        reload();
                     }
                 }
                 Err(error) => tracing::error!(

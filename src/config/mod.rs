@@ -14,6 +14,7 @@ mod kafka_properties;
 mod layer;
 mod load;
 mod origin;
+mod records;
 mod redact;
 mod setting;
 mod sink;
@@ -41,6 +42,9 @@ pub use error::ConfigError;
 pub use kafka_properties::{KafkaProperties, rejection};
 pub use layer::Flags;
 pub use origin::Origin;
+#[doc(hidden)]
+pub use records::profile;
+pub(crate) use records::{columns, is_typed, option_error, outbox, outbox_with_ids};
 pub(crate) use redact::is_hidden;
 pub(crate) use setting::nearest;
 pub use setting::{Setting, TABLES};

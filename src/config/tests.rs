@@ -1,5 +1,6 @@
 //! The configuration as a whole: precedence, files, errors, redaction.
 
+#[cfg(feature = "destinations")]
 mod sinks;
 
 use std::fs;

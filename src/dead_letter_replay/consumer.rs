@@ -15,7 +15,8 @@ use tokio::time::timeout;
 
 use super::ReplayError;
 use super::progress::Progress;
-use crate::sink::{self, Callbacks, KafkaConfig};
+use crate::destination::kafka;
+use crate::destination::kafka::{Callbacks, KafkaConfig};
 
 /// Timeout for each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -62,9 +63,9 @@ impl DeadLetterConsumer {
             let code = error.rdkafka_error_code();
             ReplayError::Reading(format!("{what}: {}", with_fix(&error, code, topic, group)))
         };
-        let consumer = sink::partition_consumer(kafka, group, &PREFETCH)
+        let consumer = kafka::partition_consumer(kafka, group, &PREFETCH)
             .map_err(|error| ReplayError::Sink(error.into()))?;
-        let numbers = sink::partitions_of(&consumer, topic, REQUEST_TIMEOUT)
+        let numbers = kafka::partitions_of(&consumer, topic, REQUEST_TIMEOUT)
             .map_err(|error| failed("asking for the topic's partitions", error))?
             .ok_or_else(|| ReplayError::NoTopic { topic: topic.to_owned() })?;
         let committed = committed(&consumer, topic, numbers.into_iter())
@@ -125,7 +126,7 @@ impl DeadLetterConsumer {
                         partition.ended();
                     }
                 }
-                Err(error) if sink::is_reconnecting(&error) => {
+                Err(error) if kafka::is_reconnecting(&error) => {
                     tracing::debug!(%error, "the dead-letter topic cannot be read for now");
                 }
                 // By default the replay fails, which loses nothing: the next replay reads

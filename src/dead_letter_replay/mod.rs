@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use self::consumer::DeadLetterConsumer;
 use crate::crash_points;
+use crate::destination::kafka::{ConnectionFailure, KafkaConfig, KafkaSink, MetadataClient};
 use crate::excerpt::excerpt;
 use crate::ledger::Seq;
 use crate::lsn::Lsn;
@@ -30,10 +31,7 @@ use crate::outlet::{Outlet as _, ProduceError, Refusal};
 use crate::pgoutput::LogicalMessage;
 use crate::record::dead_letter::{FIELDS, Letter};
 use crate::record::{Cause, Dropped, Poison, Record, Router};
-use crate::sink::{
-    Condition, ConnectionFailure, KafkaConfig, KafkaSink, MetadataClient, Outcome, Report,
-    Sink as _, SinkError,
-};
+use crate::sink::{Condition, Outcome, Report, Sink as _, SinkError};
 
 /// Maximum time to wait for a record's acknowledgement.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);

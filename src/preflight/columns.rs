@@ -3,10 +3,9 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::findings::{Finding, Findings, Level};
 use super::publication::relist;
-use crate::assembly;
-use crate::config::{Config, nearest};
+use crate::config::{self, Config, nearest};
+use crate::findings::{Finding, Findings, Level};
 use crate::outbox::{Role, TableName, identifier_in_quotes};
 use crate::record::Profile;
 use crate::source::{self, SourceConfig};
@@ -88,7 +87,7 @@ pub(crate) async fn check(
     tables: &[TableName],
     findings: &mut Findings,
 ) {
-    let Ok(profile) = assembly::profile(config) else {
+    let Ok(profile) = config::profile(config) else {
         return;
     };
     let query = COLUMNS
@@ -134,14 +133,14 @@ async fn remainder(
         Ok(found) => found,
         Err(refused) => return Some(error(refused.to_string())),
     };
-    let mut outbox = assembly::outbox(config, profile);
+    let mut outbox = config::outbox(config, profile);
     let refused = found.iter().find_map(|table| outbox.expect(table).err());
     refused.map(|refused| error(refused.to_string()))
 }
 
 impl Looked<'_> {
     fn check(&self, findings: &mut Findings) {
-        let names = assembly::columns(self.config, self.profile);
+        let names = config::columns(self.config, self.profile);
         let needs = self.profile.needs();
         let mut used: Vec<&Column> = Vec::new();
         for role in Role::ALL {

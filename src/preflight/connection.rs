@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 
-use super::findings::{Finding, Findings};
 use crate::conninfo::{ConnInfo, Host, SslMode};
+use crate::findings::{Finding, Findings};
 use crate::setup::Hosting;
 use crate::source::{
     self, ConnectError, Control, HBA_ROUTINE, Refused, Security, ServerError, TlsFault,

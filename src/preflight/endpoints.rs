@@ -2,10 +2,10 @@
 
 use std::io;
 
-use super::findings::{Finding, Findings};
 use crate::admin;
 use crate::assembly::is_status_of;
 use crate::config::Config;
+use crate::findings::{Finding, Findings};
 
 const SUBJECT: &str = "admin.listen";
 

@@ -2,38 +2,21 @@
 //!
 //! They change nothing: the slot is examined, not used.
 
-mod brokers;
 mod columns;
 mod connection;
 mod endpoints;
-mod findings;
-#[cfg(feature = "http")]
-mod http;
-#[cfg(feature = "nats")]
-mod nats;
 mod postgres;
 mod publication;
-#[cfg(feature = "rabbitmq")]
-mod rabbitmq;
-#[cfg(feature = "redis")]
-mod redis;
 mod server;
 mod slot;
-#[cfg(feature = "sqs")]
-mod sqs;
-mod stored;
-mod topics;
 
 use tokio_postgres::Client;
 
-pub(crate) use findings::{Finding, Findings, Fix, Level};
-
-use crate::assembly;
-use crate::config::{Config, Origin, Setting, SinkKind};
+use crate::config::{self, Config, Origin, Setting, SinkKind};
 use crate::conninfo::ConnInfo;
-use crate::lsn::Lsn;
+use crate::destination::{self, Check};
+use crate::findings::{Finding, Findings};
 use crate::source::{self, SourceConfig};
-use crate::state::StateKey;
 
 /// Checks the configuration alone; for `check --offline`.
 pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findings {
@@ -44,76 +27,21 @@ pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findi
     findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
     let text = "connection, server, role, publication, slot and columns were not checked";
     findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
-    check_destination(config, (true, None), &mut findings).await;
-    if config.sink == SinkKind::Kafka {
-        brokers::check(config, (true, None), &mut findings);
-    }
+    let check = Check { config, offline: true, slot: None };
+    destination::of(config).check(check, &mut findings).await;
     findings
 }
 
-/// Checks the configuration, the server, and the destination unless that is Kafka; returns the slot, if
-/// `run` could use it.
-pub(crate) async fn check(
-    config: &Config,
-    conninfo: &ConnInfo,
-    source: &SourceConfig,
-) -> (Findings, Option<SlotAt>) {
+/// Checks the configuration, the server and the destination.
+pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceConfig) -> Findings {
     let mut findings = Findings::default();
     check_configuration(config, conninfo, &mut findings);
     endpoints::check_traces(&mut findings);
     endpoints::check(config, &mut findings).await;
     let slot = postgres::check(config, source, &mut findings).await;
-    check_destination(config, (false, slot.as_ref()), &mut findings).await;
-    (findings, slot)
-}
-
-/// The slot and its position, to compare with the position at the destination.
-pub(crate) struct SlotAt {
-    key: StateKey,
-    /// The start time of the postmaster, in microseconds since 1970.
-    server_started: i64,
-    timeline: u32,
-    confirmed: Lsn,
-    /// The end of the server's WAL.
-    flushed: Lsn,
-    is_standby: bool,
-}
-
-/// Checks the destination, unless that is Kafka.
-#[allow(clippy::unused_async, reason = "a build may have Kafka alone")]
-async fn check_destination(
-    config: &Config,
-    (offline, slot): (bool, Option<&SlotAt>),
-    findings: &mut Findings,
-) {
-    #[cfg(feature = "http")]
-    if config.sink == SinkKind::Http {
-        http::check(config, offline, findings).await;
-    }
-    #[cfg(feature = "nats")]
-    if config.sink == SinkKind::Nats {
-        nats::check(config, (offline, slot), findings).await;
-    }
-    #[cfg(feature = "rabbitmq")]
-    if config.sink == SinkKind::RabbitMq {
-        rabbitmq::check(config, offline, findings).await;
-    }
-    #[cfg(feature = "redis")]
-    if config.sink == SinkKind::Redis {
-        redis::check(config, (offline, slot), findings).await;
-    }
-    #[cfg(feature = "sqs")]
-    if config.sink == SinkKind::Sqs {
-        sqs::check(config, offline, findings).await;
-    }
-    let _ = (config, offline, slot, findings);
-}
-
-/// Checks the brokers, if events go there; blocks the calling thread.
-pub(crate) fn check_brokers(config: &Config, slot: Option<&SlotAt>, findings: &mut Findings) {
-    if config.sink == SinkKind::Kafka {
-        brokers::check(config, (false, slot), findings);
-    }
+    let check = Check { config, offline: false, slot: slot.as_ref() };
+    destination::of(config).check(check, &mut findings).await;
+    findings
 }
 
 fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Findings) {
@@ -129,7 +57,7 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
                 ),
         );
     }
-    let topic_of_all = assembly::profile(config).map(|profile| profile.topic_of_all());
+    let topic_of_all = config::profile(config).map(|profile| profile.topic_of_all());
     let is_kafka = config.sink == SinkKind::Kafka;
     if is_kafka && config.record.topics_allowed.is_empty() && matches!(topic_of_all, Ok(None)) {
         let text = "rows name their topics, and record.topics_allowed does not limit them";
@@ -145,7 +73,7 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
                 ),
         );
     }
-    let hosts = assembly::exposed_hosts(config);
+    let hosts = destination::exposed_hosts(config);
     if !hosts.is_empty() {
         let text = format!("credentials are sent without TLS to {}", hosts.join(", "));
         findings.add(
@@ -173,10 +101,10 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
 /// Whether the outbox tables, as the publication sends them, have the columns that an event needs;
 /// fails with the reason if not.
 pub(crate) async fn columns(config: &Config, client: &Client) -> Result<(), String> {
-    let profile = assembly::profile(config).map_err(|error| error.to_string())?;
-    let mut outbox = assembly::outbox(config, &profile);
+    let profile = config::profile(config).map_err(|error| error.to_string())?;
+    let mut outbox = config::outbox(config, &profile);
     let (publication, tables) = (&config.source.publication, &config.outbox.tables);
-    let typed = assembly::is_typed(&profile);
+    let typed = config::is_typed(&profile);
     let found = source::published_tables(client, publication, tables, typed).await;
     for table in found.map_err(|error| error.to_string())? {
         outbox.expect(&table).map_err(|error| error.to_string())?;

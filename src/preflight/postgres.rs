@@ -2,10 +2,11 @@
 //! use nothing.
 
 use super::connection::Replication;
-use super::findings::{Finding, Findings};
-use super::{SlotAt, columns, connection, publication, server, slot};
+use super::{columns, connection, publication, server, slot};
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
+use crate::destination::parts::stored::SlotAt;
+use crate::findings::{Finding, Findings};
 use crate::setup::Hosting;
 use crate::source::{Control, Facts, Instance, Limit, Silent, SourceConfig};
 use crate::state::StateKey;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, Row};
 
-use super::findings::{Finding, Findings};
+use crate::findings::{Finding, Findings};
 use crate::outbox::TableName;
 use crate::source::{self, Facts, PartKind, SourceConfig, SqlClient, UnsentPart};
 

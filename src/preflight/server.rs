@@ -3,8 +3,8 @@
 use tokio_postgres::Client;
 
 use super::connection::APPLICATION_NAME;
-use super::findings::{Finding, Findings};
 use crate::config::Config;
+use crate::findings::{Finding, Findings};
 use crate::setup::Hosting;
 use crate::source::{ADD_PLUGIN, APPLICATION_NAME as RUN, Facts, Lack, SourceConfig};
 

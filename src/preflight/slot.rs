@@ -4,7 +4,7 @@ use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, Row};
 
 use super::connection::APPLICATION_NAME;
-use super::findings::{Finding, Findings};
+use crate::findings::{Finding, Findings};
 use crate::setup::Hosting;
 use crate::source::{Facts, SLOT_NAME_MAX, Slot, disable_two_phase};
 

@@ -12,10 +12,11 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::{sleep, timeout};
 
 use super::error::RecoveryError;
+use crate::destination::kafka;
+use crate::destination::kafka::{Callbacks, KafkaConfig, MetadataClient};
 use crate::position::EventPosition;
 use crate::record::POSITION_HEADER;
 use crate::record::dead_letter::Letter;
-use crate::sink::{self, Callbacks, KafkaConfig, MetadataClient};
 
 /// Timeout for each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -188,7 +189,7 @@ impl PublishedRecords {
             let read = read_topic(&consumer, &topic, ranges, &choose, &mut each).await;
             // The consumer goes on at the first record that is left, and reports nothing.
             let is_gone = read.and_then(|()| is_gone(&consumer, &topic, &all));
-            crate::sink::drop_on_threads([consumer]);
+            kafka::drop_on_threads([consumer]);
             if is_gone? {
                 let why = "records were deleted while it was read".to_owned();
                 gaps.push((topic, why));
@@ -265,7 +266,7 @@ async fn read_topic<T>(
             Err(KafkaError::PartitionEOF(partition)) => {
                 ranges.remove(&partition);
             }
-            Err(error) if sink::is_reconnecting(&error) => {
+            Err(error) if kafka::is_reconnecting(&error) => {
                 tracing::debug!(%error, "Kafka cannot be read for now");
             }
             Err(error) => return Err(unreadable(error)),
@@ -285,7 +286,7 @@ fn consumer(
     kafka: &KafkaConfig,
     isolation: &str,
 ) -> Result<StreamConsumer<Callbacks>, RecoveryError> {
-    sink::partition_consumer(kafka, GROUP, &[("isolation.level", isolation)])
+    kafka::partition_consumer(kafka, GROUP, &[("isolation.level", isolation)])
         .map_err(|error| failed("", "the consumer cannot be created", &error))
 }
 
@@ -303,7 +304,7 @@ fn ranges_of(
     topic: &str,
     since_ms: Option<i64>,
 ) -> Result<Found, KafkaError> {
-    let numbers = sink::partitions_of(consumer, topic, REQUEST_TIMEOUT)?;
+    let numbers = kafka::partitions_of(consumer, topic, REQUEST_TIMEOUT)?;
     let mut found = Found { ranges: Ranges::new(), exists: numbers.is_some(), gap: false };
     let numbers = numbers.unwrap_or_default();
     let mut times = TopicPartitionList::new();

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 
 use super::error::{RecoveryError, RowReplayError};
 use super::published::{PublishedEvent, PublishedRecords};
+use crate::destination::kafka::KafkaConfig;
 use crate::position::EventPosition;
-use crate::sink::KafkaConfig;
 
 /// The ids of the records of `topics` whose header `walpost.position` is in the range, and of such
 /// dead letters, in the order of their positions: an id that was published more than once has its

@@ -12,7 +12,8 @@ use super::comparison::{Compared, Comparing, Comparison, Listed, ReadFrom};
 use super::error::RecoveryError;
 use super::publication::{Publication, batches};
 use crate::assembly;
-use crate::config::{Config, Environment};
+use crate::config::{self, Config, Environment};
+use crate::destination::kafka;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, FoundTable, Role};
@@ -96,8 +97,8 @@ impl<'a> Recovery<'a> {
         let RowWish { purpose, order_by, time_column, topics, ids_alone } = wish;
         let conninfo = assembly::conninfo(config, environment)?;
         let source = assembly::source(config, environment)?;
-        let profile = assembly::profile(config)?;
-        let names = assembly::columns(config, &profile);
+        let profile = config::profile(config)?;
+        let names = config::columns(config, &profile);
         let mut snapshot = RowSnapshot::open(&source, &conninfo, APPLICATION_NAME).await?;
         if purpose == Purpose::Existing {
             snapshot.require_sent()?;
@@ -105,7 +106,7 @@ impl<'a> Recovery<'a> {
         let state = positions.state.clone();
         let ahead = if positions.has_slot() {
             note("reading ahead from the slot");
-            let mut outbox = assembly::outbox_with_ids(config, &profile);
+            let mut outbox = config::outbox_with_ids(config, &profile);
             let wanted = state.as_ref().and_then(|state| state.last);
             let ahead = Ahead::read(&snapshot, positions.client(), &source, &mut outbox, wanted);
             let waiting = || {
@@ -159,8 +160,8 @@ impl<'a> Recovery<'a> {
                 snapshot: &snapshot,
                 streamed: &streamed,
                 topics: &topics,
-                kafka: &assembly::kafka(config),
-                outbox: assembly::outbox_with_ids(config, &profile),
+                kafka: &kafka::kafka(config),
+                outbox: config::outbox_with_ids(config, &profile),
                 router: assembly::router(config, profile)?,
                 policies: &config.poison,
                 from,
@@ -480,7 +481,7 @@ pub(crate) async fn require_readable(
 ) -> Result<(), RecoveryError> {
     let conninfo = assembly::conninfo(config, environment)?;
     let source = assembly::source(config, environment)?;
-    let names = assembly::columns(config, &assembly::profile(config)?);
+    let names = config::columns(config, &config::profile(config)?);
     let mut snapshot = RowSnapshot::open(&source, &conninfo, APPLICATION_NAME).await?;
     let choice = RowChoice {
         bound: RowBound::All,

@@ -31,7 +31,7 @@ use super::stats::{HEARTBEAT, Stats};
 use super::stop::StopReceiver;
 use super::stuck_stream::StuckStream;
 use crate::metrics::{Metrics, Phase, unix_micros};
-use crate::sink::{Condition, Outcome, Report, Sink};
+use crate::sink::{Condition, Outcome, Reloader, Report, Sink};
 use crate::source::{OpenError, Source, SourceError};
 use crate::state::StateStore;
 use walpost_core::relay::Core;
@@ -44,9 +44,9 @@ const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
 const STARTUP: Duration = Duration::from_secs(30);
 
 /// A relay: built, then run once.
-pub struct Relay<P, S> {
+pub struct Relay<P> {
     core: Core,
-    sink: S,
+    sink: Box<dyn Sink>,
     source: P,
     settings: RelaySettings,
     stop: StopReceiver,
@@ -94,11 +94,11 @@ enum Ended {
     Done,
 }
 
-impl<P: Source, S: Sink> Relay<P, S> {
+impl<P: Source> Relay<P> {
     /// Creates a relay from `source` through `core` to `sink`, stopped through `stop`.
     pub fn new(
         core: Core,
-        sink: S,
+        sink: Box<dyn Sink>,
         source: P,
         settings: RelaySettings,
         stop: StopReceiver,
@@ -138,9 +138,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self
     }
 
-    /// The sink.
-    pub fn sink(&self) -> &S {
-        &self.sink
+    /// What has the sink read its configuration again; `None`: it does so with each connection.
+    pub fn reload(&self) -> Option<Reloader> {
+        self.sink.reload()
     }
 
     /// Sets the relay's metrics.

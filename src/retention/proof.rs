@@ -20,11 +20,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::error::{PruneError, Unproved};
+use crate::destination::kafka::KafkaConfig;
+use crate::destination::kafka::{Newest, read_newest};
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, RowId};
-use crate::sink::KafkaConfig;
 use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SqlClient};
-use crate::state::{ConfiguredLayout, Layout, Newest, State, StateFailure, StateKey, read_newest};
+use crate::state::{ConfiguredLayout, Layout, State, StateFailure, StateKey};
 
 /// Whose rows.
 #[derive(Clone)]

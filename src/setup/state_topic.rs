@@ -4,13 +4,13 @@ use rdkafka::admin::{NewTopic, TopicReplication};
 use std::time::{Duration, Instant};
 
 use super::new_slot::Doubt;
-use crate::assembly;
 use crate::config::{Config, SinkKind};
 use crate::conninfo::ConnInfo;
+use crate::destination::kafka::{KafkaConfig, MetadataClient, TopicAt};
+use crate::destination::{self};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::position::EventPosition;
-use crate::sink::{KafkaConfig, MetadataClient, TopicAt};
 use crate::source::{self, Control, Facts, Limit, Silent, SourceError, SqlClient, identify_server};
 use crate::state::{
     Partial, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
@@ -153,7 +153,9 @@ impl Positions {
             SinkKind::Kafka => AdoptError::Off,
             other => AdoptError::NoStore(other.name()),
         };
-        let (mut store, place) = assembly::state_store(config, kafka).ok_or_else(none)?;
+        let destination = destination::of(config);
+        let place = destination.place_of_position(config).ok_or_else(none)?;
+        let mut store = destination.store(config).ok_or_else(none)?;
         let mut opened = open(&mut *store, &key).await;
         if opened == StateEvent::Missing
             && create

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::{State, StateEvent, StateFailure, StateKey, StateStore};
 
 /// An order. Each one ends in one event, in their order.
-pub(super) enum Order {
+pub(crate) enum Order {
     Open(StateKey),
     Write(Box<State>),
     /// To a store that tells it from the former.
@@ -19,17 +19,15 @@ pub(super) enum Order {
 }
 
 /// Where the thread gets its orders, and reports events.
-pub(super) type Worker = (UnboundedReceiver<Order>, UnboundedSender<StateEvent>);
+pub(crate) type Worker = (UnboundedReceiver<Order>, UnboundedSender<StateEvent>);
 
 /// For how long the store may lose a write: set by its thread before it reports one.
-#[cfg(any(feature = "nats", feature = "redis"))]
 #[derive(Debug, Clone)]
-pub(super) struct MayLose(Arc<AtomicU64>);
+pub(crate) struct MayLose(Arc<AtomicU64>);
 
-#[cfg(any(feature = "nats", feature = "redis"))]
 impl MayLose {
     /// Sets the time, to the millisecond.
-    pub(super) fn set(&self, time: Duration) {
+    pub(crate) fn set(&self, time: Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.0.store(millis, Ordering::Relaxed);
     }
@@ -48,7 +46,7 @@ pub struct StoreHandle {
 
 impl StoreHandle {
     /// A handle, and what the thread works with.
-    pub(super) fn new(name: &'static str) -> (Self, Worker) {
+    pub(crate) fn new(name: &'static str) -> (Self, Worker) {
         let (orders, received) = unbounded_channel();
         let (reports, events) = unbounded_channel();
         let may_lose_ms = Arc::default();
@@ -56,8 +54,7 @@ impl StoreHandle {
     }
 
     /// Where the thread sets for how long a write may be lost.
-    #[cfg(any(feature = "nats", feature = "redis"))]
-    pub(super) fn loss(&self) -> MayLose {
+    pub(crate) fn loss(&self) -> MayLose {
         MayLose(Arc::clone(&self.may_lose_ms))
     }
 

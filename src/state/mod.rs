@@ -10,14 +10,9 @@
 
 mod agreement;
 mod delivered;
-mod handle;
-mod kafka;
+pub(crate) mod handle;
 mod layout;
-#[cfg(feature = "nats")]
-mod nats;
 mod record;
-#[cfg(feature = "redis")]
-mod redis;
 mod refusal;
 
 use std::future::Future;
@@ -30,14 +25,8 @@ use crate::position::EventPosition;
 pub use self::agreement::{Decision, Facts, Reason, Refusal, decide};
 pub use self::delivered::{Bookmark, Delivered};
 pub use self::handle::StoreHandle;
-pub(crate) use self::kafka::{Newest, read_newest};
-pub use self::kafka::{kafka_state, kafka_state_with_events};
 pub use self::layout::{ConfiguredLayout, Layout};
-#[cfg(feature = "nats")]
-pub(crate) use self::nats::{nats_state, read_nats_state};
 pub use self::record::{ChosenRows, Partial, State, StateKey, UnfinishedRows, UnreadableState};
-#[cfg(feature = "redis")]
-pub(crate) use self::redis::{read_redis_state, redis_state};
 
 /// A position, with the last published event.
 #[derive(Debug)]

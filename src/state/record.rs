@@ -33,12 +33,12 @@ pub struct StateKey {
 
 impl StateKey {
     /// The record's key.
-    pub(super) fn record_key(&self) -> String {
+    pub(crate) fn record_key(&self) -> String {
         serde_json::json!(["state", self.names()]).to_string()
     }
 
     /// The key that [`StateKey::record_key`] has written, if it is one.
-    pub(super) fn of_record_key(json: &[u8]) -> Option<Self> {
+    pub(crate) fn of_record_key(json: &[u8]) -> Option<Self> {
         let (kind, names): (String, (String, String, u32, String)) =
             serde_json::from_slice(json).ok()?;
         let (delivery_id, system_identifier, database_oid, slot) = names;
@@ -46,7 +46,7 @@ impl StateKey {
     }
 
     /// The key of the record that an opening writes, and must read back.
-    pub(super) fn claim_key(&self) -> String {
+    pub(crate) fn claim_key(&self) -> String {
         serde_json::json!(["claim", self.names()]).to_string()
     }
 
@@ -57,7 +57,7 @@ impl StateKey {
     }
 
     /// Whose it is, as a list.
-    pub(super) fn names(&self) -> serde_json::Value {
+    pub(crate) fn names(&self) -> serde_json::Value {
         let Self { delivery_id, system_identifier, database_oid, slot } = self;
         serde_json::json!([delivery_id, system_identifier, database_oid, slot])
     }
@@ -258,8 +258,8 @@ impl State {
 
     /// The same for a destination that ends with the event at `reached`: only what commits before that
     /// one is acknowledged.
-    #[cfg(feature = "nats")]
-    pub(super) fn set_back(self, reached: EventPosition) -> Self {
+    #[allow(dead_code, reason = "a build may have no such destination")]
+    pub(crate) fn set_back(self, reached: EventPosition) -> Self {
         let acked_upto = self.acked_upto.min(reached.commit_lsn);
         let last = self.last.filter(|last| last.commit_lsn < acked_upto);
         let mut earlier = self.earlier;
@@ -305,7 +305,7 @@ impl State {
     }
 
     /// The record's value.
-    pub(super) fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let last = self.last.map(|last| LastValue {
             commit_lsn: last.commit_lsn.to_string(),
             end_lsn: last.end_lsn.to_string(),
@@ -347,7 +347,7 @@ impl State {
     }
 
     /// Reads a record's value.
-    pub(super) fn of_json(json: &[u8]) -> Result<Self, UnreadableState> {
+    pub(crate) fn of_json(json: &[u8]) -> Result<Self, UnreadableState> {
         let invalid = |error: &dyn ToString| UnreadableState::Invalid(error.to_string());
         let Version { version } = serde_json::from_slice(json).map_err(|error| invalid(&error))?;
         if version > VERSION {

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use secrecy::ExposeSecret as _;
-use walpost::assembly;
-use walpost::config::{Config, Environment, Flags};
+use walpost::config::{self, Config, Environment, Flags};
 use walpost::conninfo::{ConnInfo, ConnInfoError};
 use walpost::debezium_import;
 use walpost::debezium_import::Verdict;
@@ -108,7 +107,7 @@ fn output_is_a_valid_configuration() {
             continue;
         }
         let config = config.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        assembly::profile(&config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        config::profile(&config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let url = config.source.url.as_ref().expect("there is always a URL").expose_secret();
         let resolved =
             ConnInfo::resolve(Some(url), &|name| (name == "PGUSER").then(|| "cdc".to_owned()));

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use walpost::sink::KeyHash;
+use walpost::destination::kafka::KeyHash;
 use walpost_bed::Kafka;
 
 const COUNTS: [u32; 6] = [1, 3, 6, 12, 100, 1000];

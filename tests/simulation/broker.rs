@@ -17,7 +17,7 @@ use walpost::ledger::Seq;
 use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
 use walpost::position::EventPosition;
 use walpost::record::{Record, dead_letter};
-use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
+use walpost::sink::{BoxFuture, Condition, Fault, Outcome, Report, Sink, SinkError};
 use walpost::state::State;
 
 use crate::process::DEAD_LETTERS;
@@ -536,57 +536,58 @@ impl Sink for SimSink {
         Some(true)
     }
 
-    async fn wait_for_events(&self, eager: bool) {
-        let Some(at) = self.current() else {
-            return std::future::pending().await;
-        };
-        let stirred = {
-            let mut world = self.world.lock();
-            let producer = &mut world.broker.producers[at];
-            producer.eager = eager;
-            if eager && !producer.waiting.is_empty() {
-                return;
+    fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let Some(at) = self.current() else {
+                return std::future::pending().await;
+            };
+            let (is_there, stirred) = {
+                let mut world = self.world.lock();
+                let producer = &mut world.broker.producers[at];
+                producer.eager = eager;
+                (eager && !producer.waiting.is_empty(), Arc::clone(&producer.stirred))
+            };
+            if !is_there {
+                stirred.notified().await;
             }
-            Arc::clone(&producer.stirred)
-        };
-        stirred.notified().await;
+        })
     }
 
-    async fn replace_producer(&mut self) -> Result<(), SinkError> {
-        if self.is_transactional {
-            self.discard();
-            return Ok(());
-        }
-        self.ending = self.producer.take().or(self.ending);
-        let (usual, slow) = {
-            let mut world = self.world.lock();
-            (world.rng.u64(0..60), world.broker.replacement_ms.take())
-        };
-        sleep(Duration::from_millis(slow.unwrap_or(usual))).await;
-        let mut world = self.world.lock();
-        let old = self.ending.take();
-        if let Some(old) = old {
-            world.broker.producers[old].open = false;
-            let mut left = std::mem::take(&mut world.broker.producers[old].waiting);
-            // It may report its records in flight as purged, or not at all.
-            let said: Vec<Seq> = left.iter().map(|report| report.seq).collect();
-            let held: Vec<Seq> = world.broker.producers[old].in_flight.keys().copied().collect();
-            for seq in held.into_iter().filter(|seq| !said.contains(seq)) {
-                if world.one_in(2) {
-                    left.push(Report::new(seq, Outcome::Purged));
-                }
+    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
+        Box::pin(async move {
+            if self.is_transactional {
+                self.discard();
+                return Ok(());
             }
-            self.left.append(&mut Self::observe(&mut world, old, left));
-        }
-        if std::mem::take(&mut world.broker.replacement_fails) {
-            let name = "sasl.mechanisms".to_owned();
-            return Err(SinkError::Property { name, said: "refused".into(), nearest: None });
-        }
-        let refused = old.is_some_and(|old| world.broker.producers[old].refused);
-        let new = world.new_producer(self.process);
-        world.broker.producers[new].refused = refused;
-        self.producer = Some(new);
-        Ok(())
+            self.ending = self.producer.take().or(self.ending);
+            let (usual, slow) = {
+                let mut world = self.world.lock();
+                (world.rng.u64(0..60), world.broker.replacement_ms.take())
+            };
+            sleep(Duration::from_millis(slow.unwrap_or(usual))).await;
+            let mut world = self.world.lock();
+            let old = self.ending.take();
+            if let Some(old) = old {
+                world.broker.producers[old].open = false;
+                let mut left = std::mem::take(&mut world.broker.producers[old].waiting);
+                // It may report its records in flight as purged, or not at all.
+                let said: Vec<Seq> = left.iter().map(|report| report.seq).collect();
+                let held = world.broker.producers[old].in_flight.keys().copied();
+                let held: Vec<Seq> = held.filter(|seq| !said.contains(seq)).collect();
+                let purged = held.into_iter().filter(|_| world.one_in(2));
+                left.extend(purged.map(|seq| Report::new(seq, Outcome::Purged)));
+                self.left.append(&mut Self::observe(&mut world, old, left));
+            }
+            if std::mem::take(&mut world.broker.replacement_fails) {
+                let name = "sasl.mechanisms".to_owned();
+                return Err(SinkError::Property { name, said: "refused".into(), nearest: None });
+            }
+            let refused = old.is_some_and(|old| world.broker.producers[old].refused);
+            let new = world.new_producer(self.process);
+            world.broker.producers[new].refused = refused;
+            self.producer = Some(new);
+            Ok(())
+        })
     }
 }
 

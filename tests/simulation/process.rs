@@ -202,7 +202,7 @@ async fn run(
         (core, settings, catch_up, state)
     };
     let source = SimSource { world: world.clone(), process, catch_up };
-    let relay = Relay::new(core, SimSink::new(world, process), source, settings, stop);
+    let relay = Relay::new(core, Box::new(SimSink::new(world, process)), source, settings, stop);
     let relay = match state {
         None => relay,
         Some(commits) => {

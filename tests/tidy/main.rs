@@ -21,7 +21,7 @@ const CORE_ORDER: [&str; 10] = [
     "lsn", "excerpt", "property", "position", "pgoutput", "outbox", "record", "ledger", "outlet",
     "relay",
 ];
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 21] = [
     "crash_points",
     "conninfo",
     "source",
@@ -30,8 +30,10 @@ const ORDER: [&str; 19] = [
     "sink",
     "state",
     "relay",
-    "dead_letter_replay",
     "config",
+    "findings",
+    "destination",
+    "dead_letter_replay",
     "admin",
     "assembly",
     "debezium_import",
@@ -171,9 +173,9 @@ fn each_violation_is_reported() {
     for (path, text, fault) in [
         ("src/state/layout.rs", "//! X.\nasync fn f() { tokio::task::yield_now().await }", "tokio"),
         ("src/config/x.rs", "//! X.\nuse crate::sink::Sink;", "crate::sink"),
-        ("src/sink/x.rs", "// X.\nfn f() {}", "does not begin with a `//!`"),
-        ("src/sink/x.rs", "//! X.\nfn f() { todo!() }", "todo!"),
-        ("src/sink/x.rs", "//! X.\nuse crate::relay::Relay;", "crate::relay, which stands above"),
+        ("src/destination/x.rs", "// X.\nfn f() {}", "does not begin with a `//!`"),
+        ("src/destination/x.rs", "//! X.\nfn f() { todo!() }", "todo!"),
+        ("src/state/x.rs", "//! X.\nuse crate::relay::Relay;", "crate::relay, which stands above"),
         ("tests/x.rs", "fn f() { dbg!(1); }", "dbg!"),
         ("tests/x.rs", &"\n".repeat(601), "601 lines"),
     ] {

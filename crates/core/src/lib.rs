@@ -29,7 +29,7 @@ pub mod outbox;
 pub mod outlet;
 pub mod pgoutput;
 pub mod position;
-#[cfg(any(test, feature = "property"))]
+#[cfg(any(test, feature = "test-support"))]
 pub mod property;
 pub mod record;
 pub mod relay;

@@ -310,7 +310,7 @@ impl Core {
     pub fn receive(
         &mut self,
         message: &Message,
-        outlet: &mut impl Outlet,
+        outlet: &mut (impl Outlet + ?Sized),
     ) -> Result<Taken, StreamError> {
         match message {
             Message::Begin(begin) if self.is_commit_needed_before(begin) => {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::*;
 
-#[cfg(feature = "nats")]
 #[test]
 fn every_key_of_nats_is_read_and_its_password_is_hidden() {
     let config = of_toml(
@@ -36,7 +35,6 @@ fn every_key_of_nats_is_read_and_its_password_is_hidden() {
     assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
 }
 
-#[cfg(feature = "http")]
 #[test]
 fn every_key_of_http_is_read_and_its_secrets_are_hidden() {
     let config = of_toml(
@@ -71,7 +69,6 @@ fn every_key_of_http_is_read_and_its_secrets_are_hidden() {
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
-#[cfg(feature = "rabbitmq")]
 #[test]
 fn every_key_of_rabbitmq_is_read_and_its_password_is_hidden() {
     let config = of_toml(
@@ -100,7 +97,6 @@ fn every_key_of_rabbitmq_is_read_and_its_password_is_hidden() {
     assert!(!format!("{:?} {config:?}", config.display()).contains("s3cret"));
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn every_key_of_redis_is_read_and_its_password_is_hidden() {
     let config = of_toml(
@@ -137,27 +133,17 @@ fn settings_of_another_destination_are_rejected_where_they_are_given() {
         ("redis.wait_replicas = 0", "sink.kind = \"kafka\""),
         ("sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `nats`, `rabbitmq`"),
         ("nats.stream = 'x'", "walpost.toml:1: `nats.stream`"),
-        #[cfg(feature = "nats")]
         ("sink.kind = 'nats'\nredis.maxlen = 1", "walpost.toml:2: `redis.maxlen`"),
-        #[cfg(feature = "nats")]
         ("sink.kind = 'nats'\nnats.stream = 'a.b'", "`nats.stream`"),
-        #[cfg(not(feature = "nats"))]
-        ("sink.kind = 'nats'", "without the feature `nats`"),
-        #[cfg(feature = "redis")]
         ("sink.kind = 'redis'\nkafka.max_producers = 8", "walpost.toml:2: `kafka.max_producers`"),
-        #[cfg(feature = "redis")]
         ("sink.kind = 'redis'\nredis.maxlen = 0", "`redis.maxlen`"),
-        #[cfg(feature = "redis")]
         ("sink.kind = 'redis'\nredis.stream = 'a b'", "`redis.stream`"),
-        #[cfg(not(feature = "redis"))]
-        ("sink.kind = 'redis'", "without the feature `redis`"),
     ] {
         let error = of_toml(toml).err().unwrap().to_string();
         assert!(error.contains(part), "{toml}: {error}");
     }
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn variables_for_other_programs_are_no_settings_of_another_destination() {
     let around = [("KAFKA_BOOTSTRAP_SERVERS", "around:1")];

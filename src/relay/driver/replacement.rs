@@ -9,7 +9,6 @@ use crate::lsn::Lsn;
 use crate::relay::backoff::{Backoff, backoff, wait_until};
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
-use crate::sink::Sink;
 use crate::source::Source;
 use walpost_core::relay::Probing;
 
@@ -96,7 +95,7 @@ impl ReplayState {
     }
 }
 
-impl<P: Source, S: Sink> Relay<P, S> {
+impl<P: Source> Relay<P> {
     /// Has the suspect tried again if nothing to probe with was found in time.
     pub(super) fn check_probing(&mut self) {
         let positions = (self.core.resume_at(), self.session.flushed);

@@ -10,7 +10,7 @@ use crate::lsn::Lsn;
 use crate::relay::backoff::{Backoff, backoff};
 use crate::relay::run_result::{RelayError, Until};
 use crate::relay::standby::Standby;
-use crate::sink::{Origin, Sink};
+use crate::sink::Origin;
 use crate::source::{
     Feed, OpenError, PublicationFingerprint, ReceivedTransactions, Resume, ServerIdentity,
     SlotError, Source, SourceError,
@@ -63,7 +63,7 @@ impl Default for SessionState {
     }
 }
 
-impl<P: Source, S: Sink> Relay<P, S> {
+impl<P: Source> Relay<P> {
     /// Opens a session, however long it takes.
     pub(super) async fn connect(&mut self) -> Result<Opened<P::Feed>, RelayError> {
         let mut delays = backoff(BACKOFF_LIMIT);

@@ -13,7 +13,6 @@ use crate::relay::backoff::wait_until;
 use crate::relay::run_result::{RelayError, Summary};
 use crate::relay::stats::HEARTBEAT;
 use crate::relay::stop::Order;
-use crate::sink::Sink;
 use crate::source::{Announcement, Feed, SlotError, Source, SourceError};
 use walpost_core::relay::CommitAt;
 
@@ -82,7 +81,7 @@ fn kept_for_confirmation(drain_timeout: Duration) -> Duration {
     (drain_timeout / 4).min(Duration::from_secs(2))
 }
 
-impl<P: Source, S: Sink> Relay<P, S> {
+impl<P: Source> Relay<P> {
     /// Whether nothing is left to deliver or to wait for.
     pub(super) fn is_done(&self) -> bool {
         let deadline = self.shutdown.deadline();

@@ -16,7 +16,6 @@ use crate::relay::backoff::wait_until;
 use crate::relay::batching_pause::{self, BatchingPause};
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
-use crate::sink::Sink;
 use crate::source::{Feed, Received, Source, SourceError, SwitchFeed};
 use walpost_core::relay::Taken;
 
@@ -31,7 +30,7 @@ const REPORTS_INTERVAL: Duration = Duration::from_millis(50);
 /// gets room shortly after the report.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-impl<P: Source, S: Sink> Relay<P, S> {
+impl<P: Source> Relay<P> {
     /// Streams until the session ends or the relay must act outside it.
     pub(super) async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
         let ended = match self.stream_from(&mut session).await? {
@@ -252,7 +251,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 let broken = |error: StreamError| {
                     SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
                 };
-                if self.core.receive(&message, &mut self.sink).map_err(broken)? == Taken::NotYet {
+                if self.core.receive(&message, &mut *self.sink).map_err(broken)? == Taken::NotYet {
                     *held = Some(message);
                 } else {
                     self.session.received.message(&message, self.core.flush_lsn());

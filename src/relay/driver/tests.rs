@@ -15,7 +15,7 @@ use crate::outlet::{Outlet, ProduceError};
 use crate::position::EventPosition;
 use crate::record::{Record, RecordConfig, Router};
 use crate::relay::{StopHandle, stop_channel};
-use crate::sink::SinkError;
+use crate::sink::{BoxFuture, SinkError};
 use crate::source::{
     Feed, Method, PublicationFingerprint, PublishedHistory, Received, Resume, Security,
     ServerIdentity, SlotMetrics, SwitchFeed,
@@ -191,30 +191,27 @@ impl Sink for IdleSink {
         Some(true)
     }
 
-    fn wait_for_events(&self, _: bool) -> impl Future<Output = ()> + Send {
-        pending()
+    fn wait_for_events(&self, _: bool) -> BoxFuture<'_, ()> {
+        Box::pin(pending())
     }
 
-    async fn replace_producer(&mut self) -> Result<(), SinkError> {
-        Ok(())
+    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
+        Box::pin(async move { Ok(()) })
     }
 }
 
-fn relay(observed: &Arc<Observed>) -> (Relay<BusySource, IdleSink>, StopHandle) {
+fn relay(observed: &Arc<Observed>) -> (Relay<BusySource>, StopHandle) {
     let router = Router::new(RecordConfig::to("t".parse().expect("a template")));
     let core = Core::new(Outbox::new(OutboxConfig::default()), router, 1 << 20);
     let settings =
         RelaySettings { drain_timeout: Duration::from_secs(1), until: None, owns_thread: false };
     let (handle, stop) = stop_channel();
-    (Relay::new(core, IdleSink, BusySource(Arc::clone(observed)), settings, stop), handle)
+    (Relay::new(core, Box::new(IdleSink), BusySource(Arc::clone(observed)), settings, stop), handle)
 }
 
 /// Runs the relay through a burst, next to a task that runs whenever it can. Returns the number of
 /// pauses, and the number of pauses in which the other task ran.
-async fn pauses_beside_a_task(
-    relay: Relay<BusySource, IdleSink>,
-    observed: Arc<Observed>,
-) -> (u32, u32) {
+async fn pauses_beside_a_task(relay: Relay<BusySource>, observed: Arc<Observed>) -> (u32, u32) {
     let progress = Arc::new(AtomicU32::new(0));
     let (counted, watched) = (Arc::clone(&progress), Arc::clone(&observed));
     let task = tokio::spawn(async move {

@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::message::{Message, Oid, Tuple, Value};
 
 /// A tuple of these values.
-pub(crate) fn tuple(values: &[Value<'_>]) -> Tuple {
+pub fn tuple(values: &[Value<'_>]) -> Tuple {
     let mut out = BytesMut::new();
     for value in values {
         match value {
@@ -22,12 +22,12 @@ pub(crate) fn tuple(values: &[Value<'_>]) -> Tuple {
 }
 
 /// A tuple of texts; `None` is NULL.
-pub(crate) fn texts(values: &[Option<&str>]) -> Tuple {
+pub fn texts(values: &[Option<&str>]) -> Tuple {
     Tuple::of_texts(values.iter().copied())
 }
 
 /// The bytes of a message, as PostgreSQL would send it.
-pub(crate) fn message(message: &Message) -> Bytes {
+pub fn message(message: &Message) -> Bytes {
     let mut out = BytesMut::new();
     match message {
         Message::Begin(begin) => {

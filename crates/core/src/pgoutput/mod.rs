@@ -4,8 +4,8 @@
 //! keep what they need of earlier ones.
 
 mod decode;
-#[cfg(test)]
-pub(crate) mod encode;
+#[cfg(any(test, feature = "test-support"))]
+pub mod encode;
 mod message;
 mod reader;
 mod tuple;

@@ -20,7 +20,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn of(record: &Record<'_>, outlet: &impl Outlet) -> Self {
+    fn of(record: &Record<'_>, outlet: &(impl Outlet + ?Sized)) -> Self {
         let (topic, lane) = (record.topic.to_owned(), outlet.lane(record));
         let is_of_topic = outlet.has_place_for_each_topic();
         let (outlives_refusals, asks) = (outlet.outlives_refusals(), outlet.asks());
@@ -60,7 +60,7 @@ pub(super) fn offer(
     seq: Seq,
     event: &Event<'_>,
     purpose: Purpose,
-    outlet: &mut impl Outlet,
+    outlet: &mut (impl Outlet + ?Sized),
 ) -> Offered {
     let isolated = purpose == Purpose::Isolation;
     let produced = match purpose {

@@ -18,7 +18,7 @@ impl Core {
     pub(super) fn event(
         &mut self,
         message: &Message,
-        outlet: &mut impl Outlet,
+        outlet: &mut (impl Outlet + ?Sized),
     ) -> Result<Taken, StreamError> {
         if let Message::Logical(logical) = message
             && !logical.transactional
@@ -73,7 +73,7 @@ impl Core {
         &mut self,
         message: &Message,
         event: &Event<'_>,
-        outlet: &mut impl Outlet,
+        outlet: &mut (impl Outlet + ?Sized),
     ) -> Result<Taken, StreamError> {
         if let Some(cause) = self.quarantine.of(event.position) {
             let poison = Poison::new(cause.clone(), event);
@@ -125,7 +125,7 @@ impl Core {
         message: &Message,
         event: &Event<'_>,
         poison: Poison,
-        outlet: &mut impl Outlet,
+        outlet: &mut (impl Outlet + ?Sized),
     ) -> Result<Taken, StreamError> {
         self.divert(message, event, poison, false, outlet)
     }
@@ -138,7 +138,7 @@ impl Core {
         event: &Event<'_>,
         poison: Poison,
         is_unread: bool,
-        outlet: &mut impl Outlet,
+        outlet: &mut (impl Outlet + ?Sized),
     ) -> Result<Taken, StreamError> {
         let origin = self.origin(message);
         match self.policies.of(&poison.cause) {

@@ -231,7 +231,7 @@ impl Core {
         message: &Message,
         event: Result<Event<'_>, EventError>,
         position: EventPosition,
-        outlet: &mut impl Outlet,
+        outlet: &mut (impl Outlet + ?Sized),
     ) -> Result<Taken, StreamError> {
         if let Some(one) = self.suspicion_mut().filter(|one| matches!(one.round, Round::Probing)) {
             one.round = Round::Past { probes: 0, in_flight: None };
@@ -275,7 +275,7 @@ impl Core {
         message: &Message,
         event: Result<Event<'_>, EventError>,
         position: EventPosition,
-        outlet: &mut impl Outlet,
+        outlet: &mut (impl Outlet + ?Sized),
     ) -> Option<Offered> {
         let event = match event {
             Ok(event) => event,

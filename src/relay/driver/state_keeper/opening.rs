@@ -8,7 +8,6 @@ use crate::position::EventPosition;
 use crate::relay::driver::Relay;
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
-use crate::sink::Sink;
 use crate::source::{Feed, SlotError, Source, SourceError};
 use crate::state::{Decision, Facts, State, StateEvent, StateFailure, StateKey, decide, unix_ms};
 
@@ -27,7 +26,7 @@ enum Read {
     Ended(StateOpened),
 }
 
-impl<P: Source, S: Sink> Relay<P, S> {
+impl<P: Source> Relay<P> {
     /// Opens the state topic for a session that holds the slot, unless this process is its writer
     /// already; compares the slot's position with it.
     pub(in crate::relay::driver) async fn open_state(

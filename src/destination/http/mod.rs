@@ -1,0 +1,78 @@
+//! The sink for an HTTP endpoint, a webhook: each event is the body of one POST request.
+//!
+//! HTTP has no order between requests. So events are spread over lanes by their key, and a lane has
+//! one request in flight: the next one is sent after an answer of 2xx. What may succeed later is
+//! sent again by the lane itself, which keeps the order. What the endpoint rejects for good is
+//! reported, and the lane sends nothing more before the producer is replaced: nothing passes it.
+//!
+//! Signatures are those of Standard Webhooks
+//! (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>).
+
+mod check;
+mod config;
+mod connection;
+mod lane;
+mod names;
+mod patience;
+mod request;
+mod settings;
+mod signature;
+mod sink;
+mod url;
+mod verdict;
+
+use std::sync::Arc;
+
+use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use crate::config::{Config, Environment, SinkKind};
+use crate::findings::Findings;
+use crate::record::Names;
+use crate::sink::BoxFuture;
+
+pub(crate) use config::{HttpConfig, HttpSource};
+pub(crate) use connection::connect;
+pub(super) use names::NAMES;
+#[cfg(test)]
+pub(super) use request::tests::read_back;
+use settings::{http_config, http_source};
+pub(crate) use signature::Signers;
+pub(crate) use sink::HttpSink;
+pub(crate) use url::HttpUrl;
+
+/// An HTTP endpoint.
+pub(super) struct Http;
+
+impl Destination for Http {
+    fn kind(&self) -> SinkKind {
+        SinkKind::Http
+    }
+
+    fn names(&self) -> Names {
+        NAMES
+    }
+
+    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+        let Context { config, environment, metrics, .. } = context;
+        let http = http_config(config, environment)?;
+        let source = http_source(config, environment);
+        let sink = HttpSink::new(&http, &source, Arc::clone(metrics))?;
+        Ok(Opened::without_position(sink))
+    }
+
+    fn description(&self, config: &Config) -> Description {
+        let found = http_config(config, &Environment::of_process());
+        let endpoint = found.ok().map(|found| found.url.address());
+        Description { endpoint, ..Description::default() }
+    }
+
+    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
+        match http_config(config, &Environment::of_process()) {
+            Ok(found) if !found.url.tls && found.authorization.is_some() => vec![found.url.host],
+            _ => Vec::new(),
+        }
+    }
+
+    fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {
+        Box::pin(check::check(check.config, check.offline, findings))
+    }
+}

@@ -1,0 +1,191 @@
+//! The sink itself: it gives each record to the lane of its key.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::thread;
+
+use hyper::header::{HeaderName, HeaderValue};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use super::config::{HttpConfig, HttpSource};
+use super::lane::{Lane, Queued};
+use super::request::Delivery;
+use crate::destination::parts::attempts::{Taken, order};
+use crate::ledger::Seq;
+use crate::metrics::Metrics;
+use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
+use crate::position::EventPosition;
+use crate::record::Record;
+use crate::sink::{BoxFuture, Condition, Peer, Report, Sink, SinkError};
+
+/// An HTTP endpoint.
+const ENDPOINT: Peer = Peer {
+    name: "the HTTP endpoint",
+    label: "http",
+    unreachable: "see whether the server of http.url runs and can be reached from here",
+    credentials: "http.authorization and http.secret",
+    has_lanes: true,
+};
+
+/// How large the headers of a request may be, in bytes: more than common servers accept.
+const HEADERS_MAX: usize = 64 << 10;
+
+/// An HTTP endpoint.
+pub(crate) struct HttpSink {
+    lanes: Vec<UnboundedSender<Queued>>,
+    /// Rises with each replaced producer: lanes drop what is older.
+    epoch: watch::Sender<u64>,
+    taken: Taken<u16>,
+    /// The topic of dead letters.
+    dead_letters: String,
+    /// Whether each topic has a URL of its own.
+    names_topic: bool,
+}
+
+impl HttpSink {
+    /// A sink that connects at once. A server that cannot be reached is no error here.
+    pub(crate) fn new(
+        config: &HttpConfig,
+        source: &HttpSource,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, SinkError> {
+        metrics.sink_producers.set(1);
+        let (epoch, taken) = (watch::Sender::new(0), Taken::new(metrics));
+        let suspects = Arc::default();
+        let (lanes, workers): (Vec<_>, Vec<_>) = (0..config.lanes)
+            .map(|number| {
+                let (sender, deliveries) = unbounded_channel();
+                let (source, attempts) = (source.clone(), taken.attempts());
+                let suspects = Arc::clone(&suspects);
+                let lane = Lane::new(number, source, epoch.subscribe(), attempts, suspects);
+                (sender, lane.run(deliveries))
+            })
+            .unzip();
+        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(failed)?;
+        let thread = thread::Builder::new().name("walpost-http".to_owned());
+        let work = move || {
+            runtime.block_on(futures_util::future::join_all(workers));
+            // Does not wait for a pending DNS lookup.
+            runtime.shutdown_background();
+        };
+        thread.spawn(work).map_err(failed)?;
+        let dead_letters = config.dead_letters.clone();
+        let names_topic = config.url.names_topic();
+        Ok(Self { lanes, epoch, taken, dead_letters, names_topic })
+    }
+
+    /// The lane of a key, or of an event without one: the same each time that it is produced.
+    fn lane_of(&self, position: EventPosition, key: Option<u64>) -> usize {
+        let number = key.unwrap_or_else(|| {
+            let mut hasher = DefaultHasher::new();
+            position.commit_lsn.hash(&mut hasher);
+            hasher.finish().wrapping_add(position.ordinal.into())
+        });
+        usize::try_from(number % self.lanes.len() as u64).unwrap_or_default()
+    }
+}
+
+/// Why a request with these headers cannot be sent.
+fn too_large(headers: &[(HeaderName, HeaderValue)]) -> Option<Refusal> {
+    // With `: ` and the end of the line.
+    let lines = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let bytes: usize = lines.sum();
+    (bytes > HEADERS_MAX).then(|| Refusal {
+        ground: Ground::Size,
+        may_pass: false,
+        reason: format!(
+            "its headers have {bytes} bytes, and walpost sends at most {HEADERS_MAX}: publish smaller \
+             ones, or leave headers of rows out by record.headers"
+        ),
+    })
+}
+
+impl Outlet for HttpSink {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        let epoch = *self.epoch.borrow();
+        let delivery = Delivery::new((epoch, seq), position, record, &self.dead_letters)
+            .and_then(|delivery| too_large(&delivery.headers).map_or(Ok(delivery), Err));
+        let delivery = delivery.map_err(|refusal| {
+            self.taken.refused(record.topic);
+            ProduceError::Refused(refusal)
+        })?;
+        let order = order(record);
+        let lane = self.lane_of(position, record.key.map(|_| order));
+        if self.lanes[lane].send(Queued { position, order, delivery }).is_err() {
+            return Err(ProduceError::Broken("the thread of the requests has ended".to_owned()));
+        }
+        crate::crash_points::point!("produced");
+        Ok(())
+    }
+
+    fn lane(&self, record: &Record<'_>) -> Option<u64> {
+        Some(order(record))
+    }
+
+    fn has_place_for_each_topic(&self) -> bool {
+        self.names_topic
+    }
+
+    fn outlives_refusals(&self) -> bool {
+        true
+    }
+}
+
+impl Sink for HttpSink {
+    fn peer(&self) -> &'static Peer {
+        &ENDPOINT
+    }
+
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        self.taken.reports(*self.epoch.borrow(), into);
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        self.taken.conditions(*self.epoch.borrow())
+    }
+
+    fn is_connected(&self) -> Option<bool> {
+        self.taken.is_connected()
+    }
+
+    fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.taken.wait_for_events(eager).await;
+        })
+    }
+
+    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
+        Box::pin(async move {
+            let before = *self.epoch.borrow();
+            self.epoch.send_modify(|epoch| *epoch += 1);
+            self.taken.replaced(before);
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_limited_in_their_number_and_size() {
+        let of = |count: usize, bytes: usize| {
+            let value = HeaderValue::from_bytes(&vec![b'x'; bytes]).expect("valid");
+            too_large(&vec![(HeaderName::from_static("h"), value); count])
+        };
+        assert_eq!(of(1, HEADERS_MAX - 5), None);
+        let refusal = of(1, HEADERS_MAX - 4).expect("too large");
+        assert!(refusal.ground == Ground::Size && refusal.reason.contains("65537 bytes"));
+        // hyper takes no more than 32768.
+        assert!(of(HEADERS_MAX / 5, 0).is_none() && of(HEADERS_MAX / 5 + 1, 0).is_some());
+    }
+}

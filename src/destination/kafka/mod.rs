@@ -1,0 +1,180 @@
+//! The Kafka sink: idempotent librdkafka producers, and diagnosis of the brokers.
+//!
+//! [`producer`] accepts records and replaces its producers. The other files decide how it handles
+//! the results (pure), or query the brokers.
+
+mod ack_age;
+mod ack_monitor;
+mod auxiliary;
+mod await_broker;
+mod batch_size;
+mod check;
+mod check_topics;
+mod config;
+mod delivery_reports;
+mod diagnostics;
+mod drop_on_threads;
+mod error;
+mod features;
+mod first_batch_gate;
+mod held_records;
+mod metadata;
+mod oauth_token;
+mod partition;
+mod partition_spread;
+mod placement;
+mod poll_interval;
+mod pool_size;
+mod producer;
+mod reload;
+mod round_trip;
+mod settings;
+#[cfg(feature = "traces")]
+mod spans;
+#[cfg(not(feature = "traces"))]
+#[path = "no_spans.rs"]
+mod spans;
+mod state;
+mod statistics;
+mod topic_lookup;
+
+use std::sync::Arc;
+use std::thread;
+
+use super::parts::settings::layout;
+use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use crate::config::{Config, DeliveryMode, SinkKind, without_logins};
+use crate::findings::Findings;
+use crate::record::{Names, Policy};
+use crate::relay::{CommitLimits, StateSettings};
+use crate::sink::BoxFuture;
+use crate::state::{StateStore, UnfinishedRows};
+
+pub(crate) use auxiliary::{
+    Callbacks, begins_transactions, client_config, code_of, consumer_config, is_reconnecting,
+    partition_consumer, partitions_of, transactional_producer,
+};
+pub use config::{
+    KafkaConfig, MissingTopics, NewTopics, WaitsFor, accepts, asks_for_topics, message_max_bytes,
+};
+pub(crate) use config::{key_hash, transaction_timeout};
+pub(crate) use drop_on_threads::drop_on_threads;
+pub(crate) use error::TopicAt;
+pub(crate) use metadata::CORRECT_ADVERTISED;
+pub use metadata::{
+    Brokers, ConnectionFailure, MetadataClient, NotCreated, PartitionState, TlsFailure, TopicError,
+    TopicState, accepts_connections,
+};
+pub(crate) use oauth_token::{
+    PROPERTY as TOKEN_PROPERTY, file as token_file, token as oauth_token,
+};
+pub use partition::KeyHash;
+pub use producer::{KafkaSink, TransactionalSink, Transactions};
+pub use reload::KafkaSource;
+pub use settings::kafka;
+use settings::kafka_source;
+pub(crate) use settings::{no_creation, state_topic};
+use state::kafka_state_with_events;
+pub(crate) use state::{Newest, kafka_state, read_newest};
+
+/// The features of this build's Kafka client library: librdkafka's `builtin.features`.
+pub fn features() -> String {
+    let native = rdkafka::ClientConfig::new().create_native_config();
+    native.map(|native| features::built_in(&native)).unwrap_or_default()
+}
+
+/// Topics of a Kafka cluster.
+pub(super) struct Kafka;
+
+impl Destination for Kafka {
+    fn kind(&self) -> SinkKind {
+        SinkKind::Kafka
+    }
+
+    fn names(&self) -> Names {
+        Names::KAFKA
+    }
+
+    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+        let Context { config, environment, metrics, rows } = context;
+        let (kafka, properties) = (kafka(config), kafka_source(config, environment));
+        let metrics = Arc::clone(metrics);
+        let settings = |topic: &str| state_settings(config, topic, &kafka, rows.clone());
+        let topic = config.delivery.state_topic.as_deref();
+        match config.delivery.mode {
+            DeliveryMode::AtLeastOnce => {
+                let sink = KafkaSink::new(&kafka, metrics)?.reloading_from(properties.clone());
+                let opened = Opened::without_position(sink);
+                Ok(match topic {
+                    Some(topic) => opened.keeping(kafka_state(properties, topic), settings(topic)),
+                    None => opened,
+                })
+            }
+            DeliveryMode::ExactlyOnce => {
+                let sink = TransactionalSink::new(&kafka, metrics)?;
+                let transactions = sink.transactions();
+                let sink = sink.reloading_from(properties.clone());
+                let opened = Opened { is_exactly_once: true, ..Opened::without_position(sink) };
+                Ok(match topic {
+                    Some(topic) => {
+                        let store = kafka_state_with_events(properties, topic, transactions);
+                        opened.keeping(store, settings(topic))
+                    }
+                    None => opened,
+                })
+            }
+        }
+    }
+
+    fn description(&self, config: &Config) -> Description {
+        let servers = without_logins(&config.kafka.bootstrap_servers);
+        Description { bootstrap_servers: Some(servers), ..Description::default() }
+    }
+
+    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
+        settings::exposed_hosts(config)
+    }
+
+    fn place_of_position(&self, config: &Config) -> Option<String> {
+        config.delivery.state_topic.as_deref().map(state_topic)
+    }
+
+    fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
+        let topic = config.delivery.state_topic.as_ref()?;
+        let properties = kafka(config);
+        let source = KafkaSource::new(move || Ok(properties.clone()));
+        Some(Box::new(kafka_state(source, topic)))
+    }
+
+    fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            // It blocks, and waits for futures of its own.
+            thread::scope(|scope| {
+                scope.spawn(|| check::check(check.config, (check.offline, check.slot), findings));
+            });
+        })
+    }
+}
+
+fn state_settings(
+    config: &Config,
+    topic: &str,
+    kafka: &KafkaConfig,
+    rows: Option<UnfinishedRows>,
+) -> StateSettings {
+    let delivery = &config.delivery;
+    StateSettings {
+        delivery_id: delivery.id.clone(),
+        topic: topic.to_owned(),
+        place: state_topic(topic),
+        layout: layout(config),
+        skips: config.poison.include(Policy::Skip),
+        lossy_store: None,
+        rows,
+        commits: CommitLimits {
+            interval: delivery.commit_interval,
+            bytes: delivery.transaction_bytes,
+            timeout: transaction_timeout(kafka) / 3,
+        },
+    }
+}

@@ -1,0 +1,119 @@
+//! The sink for NATS JetStream: each event is a message of one stream, and is there once.
+//!
+//! A message counts as delivered when the stream has acknowledged it, not when the server has taken
+//! it. Messages follow each other without waiting for acknowledgements. Each names the sequence
+//! number that the stream must end at (`Nats-Expected-Last-Sequence`), so behind one that was not
+//! stored no later one is: retried and delayed messages cannot change the order
+//! (<https://github.com/nats-io/nats-server/issues/2384>). Each also names the id of the message
+//! before it (`Nats-Expected-Last-Msg-Id`): if somebody else publishes, the sequence number alone
+//! would fit again for the second message behind the one that was refused.
+//!
+//! The chain is that of the whole stream, which only walpost may write to, and not one for each
+//! subject: events of one transaction go to several subjects, and behind a gap in one of them the
+//! others would be stored. The whole stream has a second use: its last message is the last event
+//! that was published. Its id has the event's position, so on each connection the sink knows what is
+//! there, and does not publish an event at or before that position again, however long ago it was.
+//! The server's own deduplication by message id, which forgets after the stream's duplicate window,
+//! only makes messages harmless that an earlier connection still had under way.
+//!
+//! A server acknowledges as fast with 64 messages in flight as with 4096 (measured on the same
+//! machine, 250 bytes each: 12,000 messages per second one at a time, 51,000 with 64, 55,000 with
+//! 4096). More are sent for the sake of servers that are far away: see [`link`].
+//!
+//! What walpost knows of the stream and its position are in a key-value bucket beside it: see
+//! [`state_key`].
+
+mod api;
+mod batch;
+mod check;
+mod claims;
+mod config;
+mod connection;
+mod failure;
+mod inspect;
+mod link;
+mod message;
+mod settings;
+mod state;
+mod state_key;
+mod stream;
+mod subject;
+mod url;
+
+use std::sync::Arc;
+
+use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use crate::config::{Config, Environment, SinkKind};
+use crate::findings::Findings;
+use crate::record::Names;
+use crate::sink::BoxFuture;
+use crate::state::StateStore;
+
+pub(crate) use api::{StreamConfig, StreamInfo};
+pub(crate) use claims::Claims;
+pub(crate) use config::bucket;
+pub(crate) use config::{NatsConfig, NatsSource};
+pub(crate) use connection::{Connection, connect};
+pub(crate) use failure::Failure;
+pub(crate) use inspect::{Facts, inspect};
+pub(crate) use link::nonce;
+pub(super) use message::NAMES;
+#[cfg(test)]
+pub(super) use message::tests::read_back;
+use settings::{nats_config, nats_source};
+use state::nats_state;
+pub(crate) use state_key::{
+    Entry, KEY, Last, adopt, last_event, open, read, unfit, usable_stream, write_state,
+};
+pub(crate) use stream::NatsSink;
+pub(crate) use subject::SubjectTemplate;
+pub(crate) use subject::{check as check_subject, covers};
+pub(crate) use url::NatsUrl;
+
+/// A stream of NATS JetStream.
+pub(super) struct Nats;
+
+impl Destination for Nats {
+    fn kind(&self) -> SinkKind {
+        SinkKind::Nats
+    }
+
+    fn names(&self) -> Names {
+        NAMES
+    }
+
+    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+        let Context { config, environment, metrics, .. } = context;
+        let nats = nats_config(config, environment)?;
+        let (source, claims) = (nats_source(config, environment), Claims::default());
+        let store = nats_state(source.clone(), claims.clone(), true);
+        let sink = NatsSink::new(&nats, source, claims, Arc::clone(metrics))?;
+        Ok(Opened::without_position(sink).keeping(store, settings::state_settings(config)))
+    }
+
+    fn description(&self, config: &Config) -> Description {
+        let stream = Some(config.nats.stream.clone());
+        Description { stream, ..Description::default() }
+    }
+
+    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
+        match nats_config(config, &Environment::of_process()) {
+            // A key of a credentials file signs, and is not sent.
+            Ok(found) if !found.url.requires_tls() && found.url.has_login() => found.url.hosts(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn place_of_position(&self, config: &Config) -> Option<String> {
+        Some(settings::place(config))
+    }
+
+    fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
+        let source = nats_source(config, &Environment::of_process());
+        Some(Box::new(nats_state(source, Claims::default(), false)))
+    }
+
+    fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {
+        Box::pin(check::check(check.config, (check.offline, check.slot), findings))
+    }
+}

@@ -1,0 +1,84 @@
+//! Settings that several destinations have.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::record::Policy;
+use crate::relay::{CommitLimits, StateSettings};
+use crate::source;
+use crate::state::ConfiguredLayout;
+
+/// What the configuration contributes to the numbers of events.
+pub(crate) fn layout(config: &Config) -> ConfiguredLayout {
+    ConfiguredLayout {
+        tables: config.outbox.tables.clone(),
+        message_prefix: config.outbox.message_prefix.clone(),
+        plain_message_prefix: config.outbox.plain_message_prefix.clone(),
+        publication: config.source.publication.clone(),
+    }
+}
+
+/// A dead letter is no smaller than its event.
+pub(crate) fn check_too_large(config: &Config) -> Result<(), ConfigError> {
+    if config.poison.too_large != Policy::DeadLetter {
+        return Ok(());
+    }
+    let reason = "a dead letter has the payload of its event, and the destination does not accept that \
+                  either: set `halt` or `skip`";
+    Err(config.invalid(Setting::PoisonTooLarge, &reason))
+}
+
+/// The authorities to trust, and the client's certificate with its private key.
+pub(crate) type TlsFiles = (Option<PathBuf>, Option<(PathBuf, PathBuf)>);
+
+/// The files of TLS to a destination: authorities, certificate and private key, each with its setting. They
+/// are errors if the URL asks for no TLS, which `how` says how to do.
+pub(crate) fn tls_files(
+    config: &Config,
+    environment: &Environment,
+    files: [(Setting, &Option<PathBuf>); 3],
+    (is_tls, how): (bool, &str),
+) -> Result<TlsFiles, ConfigError> {
+    if let Some((setting, _)) = files.iter().find(|(_, file)| file.is_some() && !is_tls) {
+        let reason = format!("has no effect without TLS: {how}");
+        return Err(config.invalid(*setting, &reason));
+    }
+    let own = |path: &PathBuf| environment.path(path);
+    let [(_, roots), (cert_setting, certificate), (key_setting, key)] = files;
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((own(certificate), own(key))),
+        (None, None) => None,
+        (Some(_), None) => {
+            let reason = format!("needs its private key: set {}", key_setting.key());
+            return Err(config.invalid(cert_setting, &reason));
+        }
+        (None, Some(_)) => {
+            let reason = format!("needs its certificate: set {}", cert_setting.key());
+            return Err(config.invalid(key_setting, &reason));
+        }
+    };
+    Ok((roots.as_ref().map(own).or_else(source::system_bundle), identity))
+}
+
+/// Of a store that is at the destination beside the stream: the state key that `topic` names.
+pub(crate) fn stored_beside(
+    config: &Config,
+    (topic, place): (String, String),
+    (store, timeout): (&'static str, Duration),
+) -> StateSettings {
+    StateSettings {
+        delivery_id: config.delivery.id.clone(),
+        topic,
+        place,
+        layout: layout(config),
+        skips: config.poison.include(Policy::Skip),
+        lossy_store: Some(store),
+        rows: None,
+        commits: CommitLimits {
+            interval: config.delivery.commit_interval,
+            bytes: config.delivery.transaction_bytes,
+            timeout,
+        },
+    }
+}

@@ -1,0 +1,92 @@
+//! The sink for RabbitMQ: each event is a message to an exchange, and the queues behind it keep it.
+//!
+//! A message counts as delivered when the broker has confirmed it, and has not returned it: with
+//! `mandatory`, what no queue takes is returned, and confirmed too. Quorum queues confirm what a
+//! majority has on disk, durable classic queues what is on disk
+//! (<https://www.rabbitmq.com/docs/confirms>).
+//!
+//! At most one message of a key is unconfirmed ([`flow`]). A queue that is full may refuse one
+//! message and take the next, so two of a key in flight could change places. What the broker refuses
+//! (`basic.nack`) is sent again by the connection itself, in its place; different keys do not wait
+//! for each other.
+//!
+//! Frames are those of AMQP 0-9-1, coded by `amq-protocol`; the connection is walpost's own
+//! ([`wire`]). The usual client over the same codec, lapin, hands a returned message to whichever
+//! confirmation is completed next. RabbitMQ confirms earlier messages between a return and its own
+//! confirmation (seen with 3.10), so a message that no queue took could count as delivered. Here
+//! each message has its position in a header, and a returned one names itself.
+//!
+//! RabbitMQ tells a publisher nothing of what it has: the sink keeps no position of its own. After a
+//! failure, a stretch of events is published again, in order.
+
+mod check;
+mod config;
+mod connection;
+mod failure;
+mod flow;
+mod link;
+mod message;
+mod refused;
+mod routing_key;
+mod settings;
+mod sink;
+mod url;
+mod window;
+mod wire;
+
+use std::sync::Arc;
+
+use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use crate::config::{Config, Environment, SinkKind};
+use crate::findings::Findings;
+use crate::record::Names;
+use crate::sink::BoxFuture;
+
+pub(crate) use config::{RabbitConfig, RabbitSource};
+pub(crate) use connection::{Facts, inspect};
+pub(crate) use failure::Failure;
+pub(super) use message::NAMES;
+#[cfg(test)]
+pub(super) use message::tests::read_back;
+pub(crate) use routing_key::RoutingKeyTemplate;
+use settings::{rabbit_config, rabbit_source};
+pub(crate) use sink::RabbitSink;
+pub(crate) use url::RabbitUrl;
+
+/// An exchange of RabbitMQ.
+pub(super) struct RabbitMq;
+
+impl Destination for RabbitMq {
+    fn kind(&self) -> SinkKind {
+        SinkKind::RabbitMq
+    }
+
+    fn names(&self) -> Names {
+        NAMES
+    }
+
+    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+        let Context { config, environment, metrics, .. } = context;
+        let rabbitmq = rabbit_config(config, environment)?;
+        let source = rabbit_source(config, environment);
+        let sink = RabbitSink::new(&rabbitmq, source, Arc::clone(metrics))?;
+        Ok(Opened::without_position(sink))
+    }
+
+    fn description(&self, config: &Config) -> Description {
+        let found = rabbit_config(config, &Environment::of_process());
+        let endpoint = found.ok().map(|found| found.url.address());
+        Description { endpoint, ..Description::default() }
+    }
+
+    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
+        match rabbit_config(config, &Environment::of_process()) {
+            Ok(found) if !found.url.tls && found.url.user.is_some() => vec![found.url.host],
+            _ => Vec::new(),
+        }
+    }
+
+    fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {
+        Box::pin(check::check(check.config, check.offline, findings))
+    }
+}

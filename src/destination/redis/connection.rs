@@ -1,0 +1,132 @@
+//! A connection to Redis: TCP or TLS, login, database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
+use rustls::pki_types::ServerName;
+use secrecy::ExposeSecret as _;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::config::RedisConfig;
+use super::failure::{CLUSTER, Failure};
+use crate::destination::parts::dial::{dial, tls};
+
+/// Timeout for TLS and login.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An open connection. It is closed on drop, whatever is in flight.
+pub(crate) struct Connection {
+    pub(crate) client: MultiplexedConnection,
+    pub(crate) greeting: Greeting,
+    driver: JoinHandle<()>,
+}
+
+/// What a server says of itself (<https://redis.io/docs/latest/commands/hello/>); empty if the user
+/// may not ask.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Greeting {
+    pub(crate) version: String,
+    /// `standalone`, `sentinel` or `cluster`.
+    pub(crate) mode: String,
+    /// `master` or `replica`.
+    pub(crate) role: String,
+}
+
+impl Connection {
+    /// Completes when the server has closed the connection. Cancel-safe; not to be called again then.
+    pub(super) async fn closed(&mut self) {
+        // It ends with an error, or is not needed any more.
+        let _ = (&mut self.driver).await;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// Connects and logs in. Refuses a node of a Redis Cluster: streams move from node to node there.
+pub(crate) async fn connect(config: &RedisConfig) -> Result<Connection, Failure> {
+    let connection = log_in(config).await?;
+    if connection.greeting.mode == "cluster" {
+        let address = config.url.address();
+        return Err(Failure::Unsupported(format!("{address} is a node of a cluster: {CLUSTER}")));
+    }
+    Ok(connection)
+}
+
+async fn log_in(config: &RedisConfig) -> Result<Connection, Failure> {
+    let address = config.url.address();
+    let stream = dial(&config.url.host, config.url.port).await;
+    let stream = stream.map_err(|reason| Failure::Unreachable(format!("{address}: {reason}")))?;
+    let silent = || {
+        let scheme = if config.url.tls { "rediss" } else { "redis" };
+        Failure::Unreachable(format!(
+            "{address} accepts connections and does not answer within {LOGIN_TIMEOUT:?} \
+             ({scheme}:// may be the wrong scheme for this port)"
+        ))
+    };
+    let opened = async {
+        if !config.url.tls {
+            return open(config, stream).await;
+        }
+        let name = ServerName::try_from(config.url.host.clone())
+            .map_err(|error| Failure::Unreachable(format!("{address}: {error}")))?;
+        let identity = config.identity.as_ref().map(|(own, key)| (own.as_path(), key.as_path()));
+        let settings = tls(config.roots.as_deref(), "redis.ca_file", identity);
+        let settings = settings.map_err(Failure::Unusable)?;
+        let connector = TlsConnector::from(Arc::new(settings));
+        let stream = connector
+            .connect(name, stream)
+            .await
+            .map_err(|error| Failure::Unreachable(format!("TLS to {address}: {error}")))?;
+        open(config, stream).await
+    };
+    timeout(LOGIN_TIMEOUT, opened).await.unwrap_or_else(|_| Err(silent()))
+}
+
+async fn open<S>(config: &RedisConfig, stream: S) -> Result<Connection, Failure>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let url = &config.url;
+    let mut info = RedisConnectionInfo::default().set_db(url.database).set_skip_set_lib_name();
+    if let Some(user) = &url.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &url.password {
+        info = info.set_password(password.expose_secret());
+    }
+    // The worker has timeouts of its own.
+    let settings = AsyncConnectionConfig::new().set_response_timeout(None);
+    let (client, driver) = MultiplexedConnection::new_with_config(&info, stream, settings).await?;
+    let greeting = Greeting::default();
+    let mut connection = Connection { client, greeting, driver: tokio::spawn(driver) };
+    let answer = redis::cmd("HELLO").query_async::<Vec<Value>>(&mut connection.client).await;
+    match answer.map_err(Failure::from) {
+        Ok(answer) => connection.greeting = greeting_of(&answer),
+        Err(failure @ (Failure::Unreachable(_) | Failure::Unauthenticated(_))) => {
+            return Err(failure);
+        }
+        Err(_) => {}
+    }
+    Ok(connection)
+}
+
+fn greeting_of(answer: &[Value]) -> Greeting {
+    let of = |name: &str| {
+        let mut pairs = answer.chunks_exact(2);
+        let pair =
+            pairs.find(|pair| matches!(&pair[0], Value::BulkString(one) if one == name.as_bytes()));
+        match pair.map(|pair| &pair[1]) {
+            Some(Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
+            _ => String::new(),
+        }
+    };
+    Greeting { version: of("version"), mode: of("mode"), role: of("role") }
+}

@@ -1,0 +1,106 @@
+//! The sink for Redis Streams: each event is an entry of one stream, and is there once.
+//!
+//! An entry's id is the event's position behind a generation, so entries stand in commit order. A
+//! script adds them, and stops at the first error ([`script`]). It adds nothing unless two things
+//! hold: the connection is that of the walpost that holds the slot, and the last event that was
+//! handled is the one before its first. Both are kept in a key beside the stream, the state key,
+//! and change together with the stream. So the state key tells exactly which events are there: an
+//! event at or before its last one is not added again, however long ago that was.
+//!
+//! While nothing fails, batches follow each other on one connection without waiting for replies. If
+//! one fails, those behind it are refused, since the event before them is missing. Then everything
+//! from the flush LSN on is produced again, on a new connection that first reads the last event.
+//!
+//! Redis may lose what it has acknowledged, state key and stream together. So the sink remembers the
+//! last id that was acknowledged to this process, and neither adds entries nor writes the position
+//! behind a lost one: see `docs/redis.md`.
+
+mod batch;
+mod check;
+mod claims;
+mod config;
+mod connection;
+mod entry_id;
+mod failure;
+mod inspect;
+mod link;
+mod script;
+mod settings;
+mod state;
+mod streams;
+mod synced;
+mod url;
+
+use std::sync::Arc;
+
+use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use crate::config::{Config, Environment, SinkKind};
+use crate::findings::Findings;
+use crate::record::Names;
+use crate::sink::BoxFuture;
+use crate::state::StateStore;
+
+pub(super) use batch::NAMES;
+#[cfg(test)]
+pub(super) use batch::tests::read_back;
+pub(crate) use claims::{Claims, nonce};
+pub(crate) use config::owner_key;
+pub(crate) use config::{RedisConfig, RedisSource};
+pub(crate) use connection::{Connection, connect};
+pub(crate) use entry_id::EntryId;
+pub(crate) use failure::Failure;
+pub(crate) use inspect::{REWRITE, ServerFacts, inspect};
+pub(crate) use link::{lacks_replicas, ping};
+use script::{adopt, open, write_state};
+use settings::{redis_config, redis_source};
+use state::redis_state;
+pub(crate) use streams::RedisSink;
+pub(crate) use synced::Synced;
+pub(crate) use url::RedisUrl;
+
+/// A stream of a Redis server.
+pub(super) struct Redis;
+
+impl Destination for Redis {
+    fn kind(&self) -> SinkKind {
+        SinkKind::Redis
+    }
+
+    fn names(&self) -> Names {
+        NAMES
+    }
+
+    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+        let Context { config, environment, metrics, .. } = context;
+        let redis = redis_config(config, environment)?;
+        let (source, claims) = (redis_source(config, environment), Claims::default());
+        let store = redis_state(source.clone(), claims.clone(), true);
+        let sink = RedisSink::new(&redis, source, claims, Arc::clone(metrics))?;
+        Ok(Opened::without_position(sink).keeping(store, settings::state_settings(config)))
+    }
+
+    fn description(&self, config: &Config) -> Description {
+        let stream = Some(config.redis.stream.clone());
+        Description { stream, ..Description::default() }
+    }
+
+    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
+        match redis_config(config, &Environment::of_process()) {
+            Ok(found) if !found.url.tls && found.url.password.is_some() => vec![found.url.host],
+            _ => Vec::new(),
+        }
+    }
+
+    fn place_of_position(&self, config: &Config) -> Option<String> {
+        Some(settings::place(config))
+    }
+
+    fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
+        let source = redis_source(config, &Environment::of_process());
+        Some(Box::new(redis_state(source, Claims::default(), false)))
+    }
+
+    fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {
+        Box::pin(check::check(check.config, (check.offline, check.slot), findings))
+    }
+}

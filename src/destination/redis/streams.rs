@@ -1,0 +1,424 @@
+//! The sink itself: it makes batches of records, and reports what became of them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::batch::{Batch, Keys, fields, largest};
+use super::claims::Claims;
+use super::config::{RedisConfig, RedisSource, owner_key};
+use super::entry_id::EntryId;
+use super::failure::Failure;
+use super::link::{RedisLink, Synced};
+use super::script::FIELDS_MAX;
+use crate::destination::parts::link::{Event, Producer};
+use crate::ledger::Seq;
+use crate::metrics::Metrics;
+use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
+use crate::position::EventPosition;
+use crate::record::Record;
+use crate::sink::{BoxFuture, Condition, Outcome, Peer, Report, Sink, SinkError};
+
+/// Redis.
+const REDIS: Peer = Peer {
+    name: "Redis",
+    label: "redis",
+    unreachable: "see whether Redis runs and can be reached from here",
+    credentials: "user and password in redis.url",
+    has_lanes: false,
+};
+
+/// The size of a value that Redis accepts by default, in bytes: `proto-max-bulk-len`.
+const VALUE_MAX: u64 = 512 << 20;
+
+/// The size of an entry that Redis stores, in bytes: `STREAM_LISTPACK_MAX_SIZE`, less what names and
+/// lengths take.
+const ENTRY_MAX: u64 = (1 << 30) - (1 << 20);
+
+/// The code of the publish-error metric for records that are refused before they are sent.
+const REFUSED: &str = "refused";
+
+/// A stream on a Redis server.
+pub(crate) struct RedisSink {
+    keys: Keys,
+    claims: Claims,
+    producer: Producer<RedisLink>,
+    chain: Option<Chain>,
+    /// The size of a value that the server accepts, as far as known, in bytes.
+    value_max: u64,
+}
+
+/// What is there, and what was sent, over the current connection.
+struct Chain {
+    synced: Synced,
+    version: u64,
+    /// The id of the last event that was sent.
+    tail: EntryId,
+}
+
+impl RedisSink {
+    /// A sink that connects once the state key is open. A server that cannot be reached is no error
+    /// here.
+    pub(crate) fn new(
+        config: &RedisConfig,
+        source: RedisSource,
+        claims: Claims,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, SinkError> {
+        let keys = Keys {
+            stream: config.stream.clone(),
+            state: owner_key(&config.stream),
+            dead_letters: config.dead_letters.clone(),
+            maxlen: config.maxlen.map_or_else(String::new, |maxlen| maxlen.to_string()),
+        };
+        Ok(Self::over(keys, claims, Producer::new(source, metrics)?))
+    }
+
+    fn over(keys: Keys, claims: Claims, producer: Producer<RedisLink>) -> Self {
+        Self { keys, claims, producer, chain: None, value_max: VALUE_MAX }
+    }
+
+    /// Asks for a connection under the current claim, once.
+    fn ask_for_connection(&mut self) {
+        let version = self.claims.version();
+        if self.producer.may_ask(version)
+            && let Some(claim) = self.claims.current()
+        {
+            self.producer.ask(version, claim);
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.producer.next_event() {
+            match event {
+                Event::Synced(synced) => self.synced(synced),
+                Event::Done(batch, at) => self.added(&batch, at),
+                Event::Failed(failure) => self.failed(&failure),
+            }
+        }
+    }
+
+    fn synced(&mut self, synced: Synced) {
+        let acknowledged = self.claims.acknowledged();
+        if synced.last < acknowledged {
+            self.producer.conditions.push(Condition::Regressed(format!(
+                "the last event in stream {} has id {}, and Redis has acknowledged {acknowledged}",
+                self.keys.stream, synced.last
+            )));
+            return;
+        }
+        let Some(version) = self.producer.asked() else { return };
+        if let Some(value_max) = synced.value_max {
+            self.value_max = value_max.min(VALUE_MAX);
+        }
+        self.claims.acknowledge(synced.last);
+        self.chain = Some(Chain { tail: synced.last, version, synced });
+    }
+
+    fn added(&mut self, batch: &Batch, at: Instant) {
+        self.claims.acknowledge(batch.last);
+        self.producer.delivered(&batch.tally, at);
+    }
+
+    /// The connection is of no use any more.
+    fn failed(&mut self, failure: &Failure) {
+        if let Failure::TooLarge { bytes, .. } = failure {
+            self.value_max = self.value_max.min(bytes.saturating_sub(1));
+        }
+        let is_idle = self.producer.in_flight == 0;
+        let version = self.chain.take().map(|chain| chain.version);
+        let version = self.producer.asked().or(version);
+        if let Failure::Entry { seq: Some(seq), is_known, reason, .. } = failure {
+            let refusal = |ground| Refusal { ground, may_pass: false, reason: reason.clone() };
+            let outcome = if *is_known {
+                Outcome::Refused(refusal(Ground::Size))
+            } else {
+                Outcome::Suspect(refusal(Ground::Other))
+            };
+            self.producer.reports.push(Report::new(*seq, outcome));
+        }
+        match failure {
+            Failure::Fenced | Failure::Superseded => {
+                if let Some(version) = version {
+                    self.claims.clear(version);
+                }
+                // The store opens the state key again, or has done so.
+                if is_idle && *failure == Failure::Superseded {
+                    return;
+                }
+            }
+            // A new session says what an operator has to do.
+            Failure::Stream(_) => {}
+            _ if is_idle => return self.ask_for_connection(),
+            _ => {}
+        }
+        self.producer.metrics.publish_error(&self.keys.stream, code_of(failure));
+        self.break_off(failure.to_string());
+    }
+
+    /// The connection of a former claim adds nothing any more.
+    fn drop_outdated_chain(&mut self) {
+        let version = self.claims.version();
+        let is_outdated = |chain: &mut Chain| chain.version != version;
+        if self.chain.take_if(is_outdated).is_some() && self.producer.in_flight > 0 {
+            self.break_off("the state key was opened again".to_owned());
+        }
+    }
+
+    /// What is in flight is to be produced again.
+    fn break_off(&mut self, reason: String) {
+        self.chain = None;
+        self.producer.break_off(reason);
+    }
+
+    /// Why a record cannot be an entry.
+    fn refusal(&self, (bytes, total): (u64, u64), fields: usize) -> Option<Refusal> {
+        let is_large = bytes > self.value_max || total > ENTRY_MAX;
+        let reason = if total > ENTRY_MAX {
+            format!(
+                "an entry of {total} bytes is larger than Redis stores (at most {ENTRY_MAX}): publish \
+                 smaller events"
+            )
+        } else if bytes > self.value_max {
+            format!(
+                "a value of {bytes} bytes is larger than Redis accepts (at most {}): raise \
+                 proto-max-bulk-len, up to 512 MB, or publish smaller events",
+                self.value_max
+            )
+        } else if fields > FIELDS_MAX {
+            format!(
+                "it has {fields} names and values, and {FIELDS_MAX} are possible: use fewer headers"
+            )
+        } else {
+            return None;
+        };
+        let ground = if is_large { Ground::Size } else { Ground::Other };
+        Some(Refusal { ground, may_pass: false, reason })
+    }
+}
+
+/// The label of the publish-error metric.
+fn code_of(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Unreachable(_) => "unreachable",
+        Failure::Unauthenticated(_) => "unauthenticated",
+        Failure::Unauthorized(_) => "unauthorized",
+        Failure::Unusable(_) | Failure::TooLarge { .. } => "unusable",
+        Failure::Entry { .. } => "entry",
+        Failure::Unsupported(_) => "unsupported",
+        Failure::Superseded => "superseded",
+        Failure::Fenced => "fenced",
+        Failure::Stream(_) => "stream",
+    }
+}
+
+impl Outlet for RedisSink {
+    fn produce(
+        &mut self,
+        seq: Seq,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<(), ProduceError> {
+        self.drop_outdated_chain();
+        let Some(chain) = &self.chain else {
+            self.ask_for_connection();
+            return Err(ProduceError::Full);
+        };
+        let Some(id) = EntryId::of(chain.synced.generation, position) else {
+            return Err(ProduceError::Broken(format!("{position} is too high for an entry's id")));
+        };
+        let at = Instant::now();
+        if id <= chain.synced.last {
+            self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            return Ok(());
+        }
+        if id <= chain.tail {
+            return Err(ProduceError::Broken(format!("{position} came after a later event")));
+        }
+        let bytes = (largest(record), record.bytes() as u64);
+        if let Some(refusal) = self.refusal(bytes, fields(record)) {
+            self.producer.metrics.publish_error(record.topic, REFUSED);
+            return Err(ProduceError::Refused(refusal));
+        }
+        let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
+        let batch = self
+            .producer
+            .batch
+            .get_or_insert_with(|| Batch::new(&self.keys, &chain.synced.writer, chain.tail, at));
+        batch.push(seq, id, record, record.topic == self.keys.dead_letters);
+        chain.tail = id;
+        let is_full = batch.is_full();
+        self.producer.in_flight += 1;
+        if is_full {
+            self.producer.flush();
+        }
+        crate::crash_points::point!("produced");
+        Ok(())
+    }
+
+    /// One order for all: an entry that is added before an earlier one makes that one count as added.
+    fn lane(&self, _record: &Record<'_>) -> Option<u64> {
+        None
+    }
+}
+
+impl Sink for RedisSink {
+    fn peer(&self) -> &'static Peer {
+        &REDIS
+    }
+
+    fn is_fenced_by_state(&self) -> bool {
+        true
+    }
+
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        self.producer.flush();
+        self.take_events();
+        into.append(&mut self.producer.reports);
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        self.take_events();
+        // Connected before the first record, so that it is known whether Redis can be used.
+        self.drop_outdated_chain();
+        if self.chain.is_none() {
+            self.ask_for_connection();
+        }
+        std::mem::take(&mut self.producer.conditions)
+    }
+
+    fn is_connected(&self) -> Option<bool> {
+        self.producer.is_connected()
+    }
+
+    fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.producer.wait_for_events(eager).await;
+        })
+    }
+
+    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
+        Box::pin(async move {
+            self.chain = None;
+            self.producer.replace();
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::UnboundedReceiver;
+
+    use super::*;
+    use crate::destination::parts::link::Order;
+    use crate::lsn::Lsn;
+    use crate::record::Headers;
+
+    /// A sink whose worker is the test.
+    fn sink() -> (RedisSink, UnboundedReceiver<Order<RedisLink>>) {
+        let (producer, received) = Producer::without_thread(Arc::default());
+        let text = |text: &str| text.to_owned();
+        let keys = Keys {
+            stream: text("s"),
+            state: text("walpost:{s}"),
+            dead_letters: text("dead"),
+            maxlen: String::new(),
+        };
+        (RedisSink::over(keys, Claims::default(), producer), received)
+    }
+
+    fn at(lsn: u64) -> EventPosition {
+        EventPosition { commit_lsn: Lsn::new(lsn), ordinal: 0 }
+    }
+
+    fn produce(sink: &mut RedisSink, lsn: u64) -> Result<(), ProduceError> {
+        let record = Record {
+            topic: "t",
+            partition: None,
+            key: None,
+            value: Some(b"v"),
+            timestamp_ms: None,
+            headers: Headers::new(),
+        };
+        sink.produce(Seq::new(lsn), at(lsn), &record)
+    }
+
+    fn synced(sink: &mut RedisSink, last: EntryId) {
+        let synced = Synced { writer: "w".into(), generation: 1, last, value_max: None };
+        sink.producer.happened(Event::Synced(synced));
+        sink.take_reports(&mut Vec::new());
+    }
+
+    fn is_sync(received: &mut UnboundedReceiver<Order<RedisLink>>) -> bool {
+        matches!(received.try_recv(), Ok(Order::Connect { .. }))
+    }
+
+    #[test]
+    fn nothing_is_added_behind_lost_entries_until_they_are_produced_again() {
+        let (mut sink, mut received) = sink();
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full), "the state key is not open");
+        sink.claims.set("c".to_owned());
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
+        assert!(is_sync(&mut received));
+        synced(&mut sink, EntryId::default());
+        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
+        let mut reports = Vec::new();
+        sink.take_reports(&mut reports);
+        assert!(matches!(received.try_recv(), Ok(Order::Send { .. })) && reports.is_empty());
+        let failure = Failure::Unreachable("gone".to_owned());
+        sink.producer.happened(Event::Failed(failure));
+        assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
+        assert_eq!(produce(&mut sink, 3), Err(ProduceError::Full));
+        assert!(!is_sync(&mut received), "it would be added behind 1 and 2");
+        let replaced = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        replaced.block_on(sink.replace_producer()).expect("replaced");
+        assert!(matches!(received.try_recv(), Ok(Order::Close)));
+        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
+        assert!(is_sync(&mut received));
+        // The first was added, and its answer was lost.
+        synced(&mut sink, EntryId::of(1, at(1)).expect("an id"));
+        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
+        sink.take_reports(&mut reports);
+        let seqs: Vec<_> = reports.iter().map(|report| report.seq).collect();
+        assert_eq!(seqs, [Seq::new(1)]);
+        let Ok(Order::Send { batch, .. }) = received.try_recv() else { panic!("the second") };
+        assert_eq!(batch.tally.seqs, [Seq::new(2)]);
+    }
+
+    /// Nothing may be added before a refused event, so there are no lanes.
+    #[test]
+    fn entry_that_is_refused_for_an_unknown_reason_is_a_suspect() {
+        for is_known in [true, false] {
+            let (mut sink, _received) = sink();
+            sink.claims.set("c".to_owned());
+            sink.take_conditions();
+            synced(&mut sink, EntryId::default());
+            assert_eq!(produce(&mut sink, 1), Ok(()));
+            let (seq, reason) = (Some(Seq::new(1)), "because".to_owned());
+            let failure = Failure::Entry { number: 0, seq, is_known, reason };
+            sink.producer.happened(Event::Failed(failure));
+            let mut reports = Vec::new();
+            sink.take_reports(&mut reports);
+            let outcomes: Vec<_> = reports.into_iter().map(|report| report.outcome).collect();
+            match outcomes.as_slice() {
+                [Outcome::Refused(refusal)] if is_known => assert_eq!(refusal.reason, "because"),
+                [Outcome::Suspect(refusal)] if !is_known => assert_eq!(refusal.reason, "because"),
+                _ => panic!("{outcomes:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn entries_that_were_acknowledged_and_are_gone_are_reported() {
+        let (mut sink, _received) = sink();
+        sink.claims.set("c".to_owned());
+        sink.take_conditions();
+        synced(&mut sink, EntryId::of(1, at(7)).expect("an id"));
+        assert_eq!(sink.take_conditions(), []);
+        sink.chain = None;
+        sink.take_conditions();
+        synced(&mut sink, EntryId::of(1, at(6)).expect("an id"));
+        let conditions = sink.take_conditions();
+        assert!(matches!(conditions.as_slice(), [Condition::Regressed(_)]), "{conditions:?}");
+    }
+}

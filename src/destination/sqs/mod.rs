@@ -1,0 +1,77 @@
+//! The sink for FIFO queues of Amazon SQS: each event is a message of the group of its key.
+//!
+//! A queue keeps the order within a message group. The messages of a batch succeed and fail one by
+//! one, so a group has at most one message in a batch, and at most one under way; several batches of
+//! other groups are under way at the same time: see [`schedule`]. What may succeed later is sent
+//! again by the worker itself, which keeps the order. What SQS rejects for good is reported, and
+//! nothing more of its group is sent before the producer is replaced.
+//!
+//! A message has a deduplication id with the position of its event, so that SQS drops what is sent
+//! again within five minutes. A replay within them, or a request whose answer was lost, adds nothing
+//! (<https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/FIFO-queues-exactly-once-processing.html>).
+
+mod check;
+mod client;
+mod config;
+mod message;
+mod schedule;
+mod settings;
+mod sink;
+mod url;
+mod verdict;
+mod worker;
+
+use std::sync::Arc;
+
+use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use crate::config::{Config, Environment, SinkKind};
+use crate::findings::Findings;
+use crate::record::Names;
+use crate::sink::BoxFuture;
+
+pub(crate) use client::{Connection, Facts};
+pub(crate) use config::QueueKind;
+pub(crate) use config::{SqsConfig, SqsSource};
+pub(super) use message::NAMES;
+#[cfg(test)]
+pub(super) use message::tests::read_back;
+use settings::{sqs_config, sqs_source};
+pub(crate) use sink::SqsSink;
+pub(crate) use url::{Endpoint, QueueUrl};
+
+/// A FIFO queue of Amazon SQS.
+pub(super) struct Sqs;
+
+impl Destination for Sqs {
+    fn kind(&self) -> SinkKind {
+        SinkKind::Sqs
+    }
+
+    fn names(&self) -> Names {
+        NAMES
+    }
+
+    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+        let Context { config, environment, metrics, .. } = context;
+        let sqs = sqs_config(config, environment)?;
+        let source = sqs_source(config, environment);
+        let sink = SqsSink::new(&sqs, source, Arc::clone(metrics))?;
+        Ok(Opened::without_position(sink))
+    }
+
+    fn description(&self, config: &Config) -> Description {
+        let found = sqs_config(config, &Environment::of_process());
+        let endpoint = found.ok().map(|found| found.queue.to_string());
+        Description { endpoint, ..Description::default() }
+    }
+
+    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
+        // Requests are signed.
+        let _ = config;
+        Vec::new()
+    }
+
+    fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {
+        Box::pin(check::check(check.config, check.offline, findings))
+    }
+}
