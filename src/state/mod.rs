@@ -10,6 +10,7 @@
 
 mod agreement;
 mod delivered;
+#[allow(dead_code, reason = "a build may have Kafka alone")]
 pub(crate) mod handle;
 mod layout;
 mod record;

@@ -30,6 +30,7 @@ pub mod outlet;
 pub mod pgoutput;
 pub mod position;
 #[cfg(any(test, feature = "test-support"))]
+#[allow(clippy::missing_panics_doc, reason = "for tests")]
 pub mod property;
 pub mod record;
 pub mod relay;

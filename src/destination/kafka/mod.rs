@@ -1,6 +1,6 @@
 //! The Kafka sink: idempotent librdkafka producers, and diagnosis of the brokers.
 //!
-//! [`producer`] accepts records and replaces its producers. The other files decide how it handles
+//! `producer` accepts records and replaces its producers. The other files decide how it handles
 //! the results (pure), or query the brokers.
 
 mod ack_age;

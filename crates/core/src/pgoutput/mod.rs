@@ -5,6 +5,7 @@
 
 mod decode;
 #[cfg(any(test, feature = "test-support"))]
+#[allow(clippy::missing_panics_doc, reason = "for tests")]
 pub mod encode;
 mod message;
 mod reader;

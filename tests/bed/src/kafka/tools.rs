@@ -66,7 +66,9 @@ impl Kafka {
         java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut lines = String::new();
         for key in keys {
-            key.iter().for_each(|byte| write!(lines, "{byte:02x}").expect("a text takes it"));
+            for byte in key {
+                write!(lines, "{byte:02x}").expect("a text takes it");
+            }
             lines.push('\n');
         }
         let running = tokio::task::spawn_blocking(move || {
