@@ -7,7 +7,9 @@ use walpost_bed::{Process, Walpost, eventually};
 const LONG: Duration = Duration::from_secs(20);
 
 fn shell(script: &str) -> Walpost {
-    Walpost::builder("/bin/sh").args(["-c", script]).start()
+    // A shell cannot trap what it was started to ignore, as by `nohup make test &`.
+    let shell = ["--default-signal=INT,TERM", "/bin/sh", "-c", script];
+    Walpost::builder("/usr/bin/env").args(shell).start()
 }
 
 #[tokio::test]
