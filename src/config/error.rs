@@ -8,11 +8,14 @@ use std::path::PathBuf;
 use super::origin::Origin;
 use super::redact::logins;
 
+/// `named_by` of a file that is read without being asked for.
+pub(super) const DEFAULT: &str = "default";
+
 /// The configuration cannot be used: exit code 78.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The configuration file, or one that a `_FILE` variable names, cannot be read.
-    #[error("cannot read {} (named by {named_by}): {source}", path.display())]
+    #[error("cannot read {} (named by {named_by}): {source}{}", path.display(), hint_for_default_file(named_by))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -91,6 +94,11 @@ pub enum ConfigError {
         /// What it would break, and what to do instead.
         reason: String,
     },
+}
+
+/// How to run without the file, if nobody asked for it.
+fn hint_for_default_file(named_by: &str) -> &'static str {
+    if named_by == DEFAULT { "; to run without it: --config /dev/null" } else { "" }
 }
 
 fn meant(nearest: Option<&String>) -> String {

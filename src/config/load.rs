@@ -8,6 +8,7 @@ use secrecy::SecretString;
 
 use super::display::display;
 use super::environment::CONFIG_VARIABLE;
+use super::error::DEFAULT;
 use super::layer::{Layer, LayerValue, Raw, defaults, merge};
 use super::{
     Admin, Config, ConfigError, Delivery, DeliveryMode, Environment, Flags, Kafka, KafkaProperties,
@@ -104,7 +105,7 @@ fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigErro
             Ok(text) => return file::parse(&path, &text),
             Err(error) if named_by.is_none() && error.kind() == io::ErrorKind::NotFound => {}
             Err(source) => {
-                let named_by = named_by.unwrap_or("default").to_owned();
+                let named_by = named_by.unwrap_or(DEFAULT).to_owned();
                 return Err(ConfigError::Unreadable { path, named_by, source });
             }
         }

@@ -126,13 +126,13 @@ settings! {
     OutboxTable = row("outbox.table", Tables, "Outbox table, quoted as in SQL where needed. Can be repeated.")
         .details("Example of a quoted name: `\"Sales\".\"OutBox\"`. Several tables are an array in the file, and separated by commas in the variable. An empty array or variable is for an outbox of logical messages only.")
         .flag("--table", "NAME").default("public.outbox");
-    ColumnId = row("outbox.columns.id", Text, "Column of the event ID. Detected if it is named `id`.");
-    ColumnAggregateType = row("outbox.columns.aggregate_type", Text, "Column of the aggregate type. Detected if it is named `aggregate_type` or `aggregatetype`.");
-    ColumnAggregateId = row("outbox.columns.aggregate_id", Text, "Column of the aggregate ID, which is the record key by default. Detected if it is named `aggregate_id` or `aggregateid`.");
-    ColumnEventType = row("outbox.columns.event_type", Text, "Column of the event type. Detected if it is named `event_type` or `type`.");
-    ColumnPayload = row("outbox.columns.payload", Text, "Column of the payload. Detected if it is named `payload`.");
-    ColumnHeaders = row("outbox.columns.headers", Text, "Column of a JSON object whose members become record headers. Detected if it is named `headers`.");
-    ColumnTimestamp = row("outbox.columns.timestamp", Text, "Column of the record timestamp, for `record.timestamp = \"column\"`.");
+    ColumnId = row("outbox.columns.id", Text, "Column of the event ID. Detected if it is named `id`.").variable();
+    ColumnAggregateType = row("outbox.columns.aggregate_type", Text, "Column of the aggregate type. Detected if it is named `aggregate_type` or `aggregatetype`.").variable();
+    ColumnAggregateId = row("outbox.columns.aggregate_id", Text, "Column of the aggregate ID, which is the record key by default. Detected if it is named `aggregate_id` or `aggregateid`.").variable();
+    ColumnEventType = row("outbox.columns.event_type", Text, "Column of the event type. Detected if it is named `event_type` or `type`.").variable();
+    ColumnPayload = row("outbox.columns.payload", Text, "Column of the payload. Detected if it is named `payload`.").variable();
+    ColumnHeaders = row("outbox.columns.headers", Text, "Column of a JSON object whose members become record headers. Detected if it is named `headers`.").variable();
+    ColumnTimestamp = row("outbox.columns.timestamp", Text, "Column of the record timestamp, for `record.timestamp = \"column\"`.").variable();
     OutboxMessagePrefix = row("outbox.message_prefix", Text, "Prefix of transactional logical messages to publish as events.")
         .details("The content of such a message is a JSON object. Its members have the names of the columns.")
         .flag("--message-prefix", "PREFIX");

@@ -499,3 +499,25 @@ fn an_outbox_needs_a_table_or_a_message_prefix() {
     assert!(error.contains("walpost.toml:1") && error.contains("outbox.message_prefix"), "{error}");
     assert!(load(&Flags::default(), &variables[..1], TempDir::new().unwrap().path()).is_err());
 }
+
+#[test]
+fn kinds_that_this_build_does_not_have_are_refused() {
+    for (name, kind) in SinkKind::NAMES {
+        let loaded = of_toml(&format!("sink.kind = '{name}'"));
+        let refused = loaded.err().is_some_and(|error| {
+            error.to_string().contains(&format!("without the feature `{name}`"))
+        });
+        assert_eq!(refused, !kind.is_built_in(), "{name}");
+    }
+}
+
+#[test]
+fn columns_are_read_from_variables() {
+    let directory = tempfile::tempdir().unwrap();
+    let given = [("WALPOST_OUTBOX_COLUMNS_PAYLOAD", "body")];
+    let config = load(&Flags::default(), &given, directory.path()).unwrap();
+    assert_eq!(config.outbox.columns.payload.as_deref(), Some("body"));
+    let given = [given[0], ("WALPOST_RECORD_PROFILE", "debezium")];
+    let error = load(&Flags::default(), &given, directory.path()).unwrap_err().to_string();
+    assert!(error.contains("WALPOST_OUTBOX_COLUMNS_PAYLOAD"), "{error}");
+}

@@ -17,6 +17,12 @@ pub enum ImportError {
          -o json | jq '.spec.config + {{\"connector.class\": .spec.class}}'"
     )]
     Yaml,
+    /// walpost's own configuration.
+    #[error(
+        "it is TOML, as walpost's own configuration is: give the connector's configuration, as JSON or \
+         properties"
+    )]
+    Toml,
     /// An option whose value Kafka Connect would not accept either.
     #[error("the value of `{name}` is not a text, number or boolean")]
     NoText {

@@ -48,6 +48,8 @@ impl Options {
             json(in_script(text)?)?
         } else if is_yaml(text) {
             return Err(ImportError::Yaml);
+        } else if is_toml(text) {
+            return Err(ImportError::Toml);
         } else {
             properties::parse(text)?
         };
@@ -236,6 +238,16 @@ fn is_yaml(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("apiVersion:"))
 }
 
+/// Whether the text has tables, as walpost's own configuration.
+fn is_toml(text: &str) -> bool {
+    let is_of_name = |sign: char| sign.is_ascii_alphanumeric() || "._-".contains(sign);
+    let is_table = |line: &str| {
+        let name = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        name.is_some_and(|name| !name.is_empty() && name.chars().all(is_of_name))
+    };
+    text.lines().any(|line| is_table(line.trim_end()))
+}
+
 /// The name since Debezium 1.3 of an option that had another before.
 fn present_name(name: &str) -> String {
     match name.rsplit_once('.') {
@@ -335,6 +347,7 @@ mod tests {
             ),
             ("curl -d \"{\\\"config\\\": {}}\" http://connect:8083/connectors", "script"),
             ("apiVersion: kafka.strimzi.io/v1\nkind: KafkaConnector\n", "YAML"),
+            ("[source]\nslot = 'orders'\n", "TOML"),
         ] {
             let error = Options::read(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text}: {error}");

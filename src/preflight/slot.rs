@@ -41,7 +41,7 @@ pub(crate) async fn check(
         return on_standby(client, name, facts, service, findings).await;
     }
     let Some(slot) = &facts.slot else {
-        return findings.add(missing(name, publication));
+        return findings.add(missing(name, publication, &other_slots(client).await));
     };
     if let Some(finding) =
         foreign(name, slot, facts).or_else(|| lost(name, slot)).or_else(|| two_phase(name, slot))
@@ -82,8 +82,24 @@ pub(crate) async fn check(
     }
 }
 
-fn missing(name: &str, publication: bool) -> Finding {
-    let text = format!("replication slot \"{name}\" does not exist");
+/// The database's other slots of pgoutput: one of them may be meant.
+async fn other_slots(client: &Client) -> Vec<String> {
+    const OTHERS: &str = "
+        SELECT pg_catalog.quote_ident(slot_name) FROM pg_catalog.pg_replication_slots
+         WHERE plugin = 'pgoutput' AND database = pg_catalog.current_database() AND NOT temporary
+         ORDER BY 1 LIMIT 6";
+    // It is a hint: without it the finding stands.
+    let rows = client.query(OTHERS, &[]).await.unwrap_or_default();
+    rows.iter().filter_map(|row| row.try_get(0).ok()).collect()
+}
+
+fn missing(name: &str, publication: bool, others: &[String]) -> Finding {
+    let there = match others.split_at_checked(5) {
+        Some((first, [_, ..])) => format!("; this database has {} and others", first.join(", ")),
+        _ if others.is_empty() => String::new(),
+        _ => format!("; this database has {}", others.join(", ")),
+    };
+    let text = format!("replication slot \"{name}\" does not exist{there}");
     let finding = Finding::error((SUBJECT, "slot_missing"), text).why(
         "PostgreSQL retains WAL for walpost only through its slot; if this slot existed before, \
          events committed since it was dropped are in no slot",

@@ -9,6 +9,12 @@ use crate::fixture::{Fixture, assert_init, sound};
 async fn missing_slot_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute(&format!("SELECT pg_drop_replication_slot('{}')", fixture.slot())).await;
+    let other = "SELECT pg_create_logical_replication_slot('orders', 'pgoutput')";
+    fixture.execute(other).await;
+    let report = fixture.check().await;
+    let what = report.finding("error", "slot_missing")["what"].as_str().expect("a text").to_owned();
+    assert!(what.ends_with("; this database has orders"), "{what}");
+    fixture.execute("SELECT pg_drop_replication_slot('orders')").await;
     fixture.finding_is_fixed("error", "slot_missing").await;
     fixture.check().await.is_clean();
 }
