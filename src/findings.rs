@@ -110,6 +110,13 @@ pub(crate) type Name = (&'static str, &'static str);
 pub(crate) struct Findings(Vec<Finding>);
 
 impl Findings {
+    /// Adds all of the others.
+    pub(crate) fn append(&mut self, mut others: Self) {
+        self.0.append(&mut others.0);
+    }
+}
+
+impl Findings {
     pub(crate) fn add(&mut self, finding: Finding) {
         self.0.push(finding);
     }

@@ -12,14 +12,13 @@
 //!   PostgreSQL                                                           Kafka
 //!   walsender                                                           brokers
 //!      │  pgoutput                                                         ▲
-//!      ▼                                                                   │
-//!              ┌─────────────────── walpost-core ──────────────────┐     │
+//!      ▼       ┌─────────────────── walpost-core ──────────────────┐       │
 //!   source ──► │ pgoutput ──► outbox ──► record ──► relay          │ ──► sink
-//!      ▲       │   message     event      topic,      │     ▲      │     │
-//!      │       │                          key, …      ▼     │      │     │
-//!      │       │                  flush LSN ◄──── ledger ◄──┴──────│─────┘
-//!      │       └──────────────────────┼────────────────────────────┘  delivery
-//!      └───── publication guard ◄─────┘                               reports
+//!      ▲       │   message     event      topic,      │  ▲         │       │
+//!      │       │                          key, …      ▼  │         │       │ delivery
+//!      │       │                  flush LSN ◄──── ledger ◄─────────│───────┘ reports
+//!      │       └──────────────────────┼────────────────────────────┘
+//!      └───── publication guard ◄─────┘
 //! ```
 //!
 //! Rows flow to the right as they arrive, also those of a large transaction: PostgreSQL sends a
@@ -60,7 +59,7 @@
 //!
 //! Listed from the bottom up: a module imports only modules above it (`tests/tidy` checks that).
 //! The core decides order, replay and halt; it is pure and takes the time as an argument. It is a crate
-//! of its own, `crates/core`, which can do no I/O. The other decisions (timeouts, batch size, the
+//! of its own, `crates/core`, which has no dependency for I/O. The other decisions (timeouts, batch size, the
 //! publication guard) are listed in `docs/design`.
 //!
 //! | module | purpose |
@@ -152,6 +151,7 @@ mod traces;
 pub use source::install_crypto_provider;
 #[cfg(test)]
 use walpost_core::property;
+#[doc(inline)]
 pub use walpost_core::{Lsn, lsn};
 #[doc(hidden)]
 pub use walpost_core::{excerpt, ledger, outbox, outlet, pgoutput, position, record};

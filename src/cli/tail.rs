@@ -29,8 +29,7 @@ use crate::source::{
     self, Facts, Feed, Limit, MessageText, Received, Resume, Silent, Source, SourceConfig,
     SourceError, log_if_slow,
 };
-use walpost_core::relay::Diverted;
-use walpost_core::relay::{Core, Taken};
+use walpost_core::relay::{Core, Diverted, Taken};
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
     let TailArguments { from_slot, limit, options } = arguments;

@@ -15,8 +15,7 @@ use tokio::time::timeout;
 
 use super::ReplayError;
 use super::progress::Progress;
-use crate::destination::kafka;
-use crate::destination::kafka::{Callbacks, KafkaConfig};
+use crate::destination::kafka::{self, Callbacks, KafkaConfig};
 
 /// Timeout for each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

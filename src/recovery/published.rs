@@ -12,8 +12,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::{sleep, timeout};
 
 use super::error::RecoveryError;
-use crate::destination::kafka;
-use crate::destination::kafka::{Callbacks, KafkaConfig, MetadataClient};
+use crate::destination::kafka::{self, Callbacks, KafkaConfig, MetadataClient};
 use crate::position::EventPosition;
 use crate::record::POSITION_HEADER;
 use crate::record::dead_letter::Letter;

@@ -14,3 +14,5 @@ mod stuck_stream;
 pub use driver::{CommitLimits, Relay, StateSettings};
 pub use run_result::{RelayError, RelaySettings, Summary, Until};
 pub use stop::{StopHandle, stop_channel};
+#[doc(inline)]
+pub use walpost_core::relay::{Core, Counters, Halt};

@@ -20,8 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::error::{PruneError, Unproved};
-use crate::destination::kafka::KafkaConfig;
-use crate::destination::kafka::{Newest, read_newest};
+use crate::destination::kafka::{KafkaConfig, Newest, read_newest};
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, RowId};
 use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SqlClient};

@@ -10,7 +10,10 @@
 
 mod agreement;
 mod delivered;
-#[allow(dead_code, reason = "a build may have Kafka alone")]
+#[cfg_attr(
+    not(feature = "destinations"),
+    allow(dead_code, reason = "a build may have Kafka alone")
+)]
 pub(crate) mod handle;
 mod layout;
 mod record;

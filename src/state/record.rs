@@ -258,7 +258,10 @@ impl State {
 
     /// The same for a destination that ends with the event at `reached`: only what commits before that
     /// one is acknowledged.
-    #[allow(dead_code, reason = "a build may have no such destination")]
+    #[cfg_attr(
+        not(feature = "destinations"),
+        allow(dead_code, reason = "a build may have no such destination")
+    )]
     pub(crate) fn set_back(self, reached: EventPosition) -> Self {
         let acked_upto = self.acked_upto.min(reached.commit_lsn);
         let last = self.last.filter(|last| last.commit_lsn < acked_upto);

@@ -173,6 +173,7 @@ fn each_violation_is_reported() {
     for (path, text, fault) in [
         ("src/state/layout.rs", "//! X.\nasync fn f() { tokio::task::yield_now().await }", "tokio"),
         ("src/config/x.rs", "//! X.\nuse crate::sink::Sink;", "crate::sink"),
+        ("src/config/x.rs", "//! X.\nuse walpost_core::relay::Core;", "crate::relay"),
         ("src/destination/x.rs", "// X.\nfn f() {}", "does not begin with a `//!`"),
         ("src/destination/x.rs", "//! X.\nfn f() { todo!() }", "todo!"),
         ("src/state/x.rs", "//! X.\nuse crate::relay::Relay;", "crate::relay, which stands above"),
@@ -278,13 +279,14 @@ fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Our own modules that a file names, with the lines: `crate::a`, and each of
-/// `crate::{a::…, b::…}`.
+/// `crate::{a::…, b::…}`; also those of the core's crate.
 fn ours(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     // How deep inside the braces of a `crate::{…}` we are, over several lines.
     let mut depth = 0;
     for (line, code) in code_lines(text) {
-        let mut rest = code;
+        let code = code.replace("walpost_core::", "crate::");
+        let mut rest = code.as_str();
         loop {
             if depth == 0 {
                 let Some((_, after)) = rest.split_once("crate::") else { break };

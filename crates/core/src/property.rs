@@ -28,7 +28,7 @@ where
         Ok(())
     });
     if let Err(fault) = judged {
-        panic!("{fault}\n  WALPOST_CASES={cases} WALPOST_SEED={seed} cargo test --lib -- {name}\n");
+        panic!("{fault}\n  WALPOST_CASES={cases} WALPOST_SEED={seed} make unit NAME={name}\n");
     }
 }
 

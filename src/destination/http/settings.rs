@@ -1,4 +1,4 @@
-//! A relay to an HTTP endpoint.
+//! The settings of an HTTP endpoint, as valid values.
 
 use secrecy::{ExposeSecret as _, SecretString};
 

@@ -1,17 +1,17 @@
 //! The sink itself: it gives each record to the lane of its key.
 
+use std::future::ready;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
-use std::thread;
 
 use hyper::header::{HeaderName, HeaderValue};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
 
 use super::config::{HttpConfig, HttpSource};
 use super::lane::{Lane, Queued};
 use super::request::Delivery;
 use crate::destination::parts::attempts::{Taken, order};
+use crate::destination::parts::worker;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
@@ -34,8 +34,6 @@ const HEADERS_MAX: usize = 64 << 10;
 /// An HTTP endpoint.
 pub(crate) struct HttpSink {
     lanes: Vec<UnboundedSender<Queued>>,
-    /// Rises with each replaced producer: lanes drop what is older.
-    epoch: watch::Sender<u64>,
     taken: Taken<u16>,
     /// The topic of dead letters.
     dead_letters: String,
@@ -51,30 +49,22 @@ impl HttpSink {
         metrics: Arc<Metrics>,
     ) -> Result<Self, SinkError> {
         metrics.sink_producers.set(1);
-        let (epoch, taken) = (watch::Sender::new(0), Taken::new(metrics));
+        let taken = Taken::new(metrics);
         let suspects = Arc::default();
         let (lanes, workers): (Vec<_>, Vec<_>) = (0..config.lanes)
             .map(|number| {
                 let (sender, deliveries) = unbounded_channel();
                 let (source, attempts) = (source.clone(), taken.attempts());
                 let suspects = Arc::clone(&suspects);
-                let lane = Lane::new(number, source, epoch.subscribe(), attempts, suspects);
+                let lane = Lane::new(number, source, taken.epochs(), attempts, suspects);
                 (sender, lane.run(deliveries))
             })
             .unzip();
-        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(failed)?;
-        let thread = thread::Builder::new().name("walpost-http".to_owned());
-        let work = move || {
-            runtime.block_on(futures_util::future::join_all(workers));
-            // Does not wait for a pending DNS lookup.
-            runtime.shutdown_background();
-        };
-        thread.spawn(work).map_err(failed)?;
+        let work = async || drop(futures_util::future::join_all(workers).await);
+        worker::start("walpost-http", work)?;
         let dead_letters = config.dead_letters.clone();
         let names_topic = config.url.names_topic();
-        Ok(Self { lanes, epoch, taken, dead_letters, names_topic })
+        Ok(Self { lanes, taken, dead_letters, names_topic })
     }
 
     /// The lane of a key, or of an event without one: the same each time that it is produced.
@@ -110,9 +100,9 @@ impl Outlet for HttpSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        let epoch = *self.epoch.borrow();
-        let delivery = Delivery::new((epoch, seq), position, record, &self.dead_letters)
-            .and_then(|delivery| too_large(&delivery.headers).map_or(Ok(delivery), Err));
+        let delivery =
+            Delivery::new((self.taken.epoch(), seq), position, record, &self.dead_letters)
+                .and_then(|delivery| too_large(&delivery.headers).map_or(Ok(delivery), Err));
         let delivery = delivery.map_err(|refusal| {
             self.taken.refused(record.topic);
             ProduceError::Refused(refusal)
@@ -145,11 +135,11 @@ impl Sink for HttpSink {
     }
 
     fn take_reports(&mut self, into: &mut Vec<Report>) {
-        self.taken.reports(*self.epoch.borrow(), into);
+        self.taken.reports(into);
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
-        self.taken.conditions(*self.epoch.borrow())
+        self.taken.conditions()
     }
 
     fn is_connected(&self) -> Option<bool> {
@@ -157,18 +147,12 @@ impl Sink for HttpSink {
     }
 
     fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.taken.wait_for_events(eager).await;
-        })
+        Box::pin(self.taken.wait_for_events(eager))
     }
 
     fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
-        Box::pin(async move {
-            let before = *self.epoch.borrow();
-            self.epoch.send_modify(|epoch| *epoch += 1);
-            self.taken.replaced(before);
-            Ok(())
-        })
+        self.taken.replace();
+        Box::pin(ready(Ok(())))
     }
 }
 

@@ -3,6 +3,8 @@
 use hyper::Uri;
 use hyper::header::HeaderValue;
 
+use crate::destination::parts::url;
+
 /// What stands for the record's topic.
 const TOPIC: &str = "{topic}";
 
@@ -82,8 +84,7 @@ impl HttpUrl {
 
     /// Host and port, for messages.
     pub(crate) fn address(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        url::address(&self.host, self.port)
     }
 }
 

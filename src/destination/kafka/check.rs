@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::check_topics as topics;
 use crate::config::{self, Config};
-use crate::destination::kafka;
 use crate::destination::kafka::{
-    Brokers, CORRECT_ADVERTISED, ConnectionFailure, KafkaConfig, MetadataClient, TlsFailure,
+    self, Brokers, CORRECT_ADVERTISED, ConnectionFailure, KafkaConfig, MetadataClient, TlsFailure,
     asks_for_topics, message_max_bytes,
 };
 use crate::destination::parts::stored::SlotAt;

@@ -4,13 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::config::{self, Config};
-use crate::destination::kafka;
 use crate::destination::kafka::{
-    Brokers, KafkaConfig, MetadataClient, NotCreated, TopicAt, TopicState, message_max_bytes,
+    self, Brokers, KafkaConfig, MetadataClient, Newest, NotCreated, TopicAt, TopicState,
+    message_max_bytes, read_newest,
 };
-use crate::destination::kafka::{Newest, read_newest};
-use crate::destination::parts::stored;
-use crate::destination::parts::stored::SlotAt;
+use crate::destination::parts::stored::{self, SlotAt};
 use crate::findings::{Finding, Findings, Name};
 use crate::record::{Policy, Profile};
 use crate::state::StoredPosition;

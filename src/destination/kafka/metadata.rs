@@ -28,6 +28,7 @@ pub use self::connection_failure::{ConnectionFailure, TlsFailure, accepts_connec
 use super::config::client_config;
 use super::{features, oauth_token};
 use crate::destination::kafka::KafkaConfig;
+use crate::destination::parts::url::address;
 use crate::excerpt::excerpt;
 use crate::sink::SinkError;
 
@@ -311,18 +312,13 @@ impl From<&Metadata> for Brokers {
     fn from(metadata: &Metadata) -> Self {
         Self {
             ids: metadata.brokers().iter().map(MetadataBroker::id).collect(),
-            addresses: metadata.brokers().iter().map(advertised_address).collect(),
+            addresses: metadata
+                .brokers()
+                .iter()
+                .map(|one| address(one.host(), one.port()))
+                .collect(),
             topics: metadata.topics().iter().map(|one| one.name().into()).collect(),
         }
-    }
-}
-
-fn advertised_address(broker: &MetadataBroker) -> String {
-    let host = broker.host();
-    if host.contains(':') {
-        format!("[{host}]:{}", broker.port())
-    } else {
-        format!("{host}:{}", broker.port())
     }
 }
 

@@ -38,8 +38,8 @@ mod state;
 mod statistics;
 mod topic_lookup;
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::thread;
 
 use super::parts::settings::layout;
 use super::{Check, Context, Description, Destination, DestinationError, Opened};
@@ -148,10 +148,16 @@ impl Destination for Kafka {
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            // It blocks, and waits for futures of its own.
-            thread::scope(|scope| {
-                scope.spawn(|| check::check(check.config, (check.offline, check.slot), findings));
+            let Check { config, offline, slot } = check;
+            let (config, slot) = (config.clone(), slot.cloned());
+            // The client blocks.
+            let checked = tokio::task::spawn_blocking(move || {
+                let mut found = Findings::default();
+                check::check(&config, (offline, slot.as_ref()), &mut found);
+                found
             });
+            findings
+                .append(checked.await.unwrap_or_else(|error| resume_unwind(error.into_panic())));
         })
     }
 }

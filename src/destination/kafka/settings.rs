@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::config::{Config, Environment};
-use crate::destination::kafka;
-use crate::destination::kafka::{KafkaConfig, KafkaSource, MissingTopics, NewTopics, WaitsFor};
+use crate::destination::kafka::{
+    self, KafkaConfig, KafkaSource, MissingTopics, NewTopics, WaitsFor,
+};
 use crate::record::Profile;
 use crate::source;
 

@@ -23,8 +23,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::destination::kafka;
-use crate::destination::kafka::{Callbacks, KafkaConfig, KafkaSource, Transactions};
+use crate::destination::kafka::{self, Callbacks, KafkaConfig, KafkaSource, Transactions};
 use crate::state::handle::{self, Order, StoreHandle};
 use crate::state::{State, StateEvent, StateFailure, StateKey};
 

@@ -14,7 +14,7 @@ const BYTES_MAX: usize = 64 << 10;
 
 /// Messages in their order.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     pub(super) messages: Vec<Message>,
     pub(super) bytes: usize,
     pub(super) sent: Sent,
@@ -22,7 +22,7 @@ pub(super) struct Batch {
 
 /// What is known of a batch whose messages are sent.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     pub(super) tally: Tally,
     /// The sequence number of its first message in the stream, if that is stored.
     pub(super) first: u64,

@@ -9,8 +9,7 @@ use crate::destination::nats::NatsConfig;
 use crate::destination::nats::{
     Facts, Failure, KEY, StreamConfig, StreamInfo, bucket, connect, covers, inspect, unfit,
 };
-use crate::destination::parts::stored;
-use crate::destination::parts::stored::SlotAt;
+use crate::destination::parts::stored::{self, SlotAt};
 use crate::findings::{Finding, Findings};
 use crate::record::Policy;
 

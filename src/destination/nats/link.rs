@@ -1,7 +1,7 @@
 //! A connection over which messages are published: one behind the other, and acknowledged later.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use async_nats::{Client, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -32,7 +32,7 @@ const DENIAL_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What is there when a connection begins.
 #[derive(Debug, Clone)]
-pub(super) struct Synced {
+pub(crate) struct Synced {
     pub(super) writer: Writer,
     /// The sequence number of the stream's last message.
     pub(super) end: u64,
@@ -42,7 +42,7 @@ pub(super) struct Synced {
 }
 
 /// A connection over which messages can be published.
-pub(super) struct NatsLink {
+pub(crate) struct NatsLink {
     connection: Connection,
     /// Acknowledgements: their subjects end in the sequence number of the message.
     acks: Subscriber,
@@ -238,15 +238,4 @@ fn take(
 
 fn unanswered(address: &str) -> Failure {
     Failure::Unreachable(format!("{address} has not answered for {ANSWER_TIMEOUT:?}"))
-}
-
-/// A text that nobody else uses.
-pub(crate) fn nonce() -> String {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{:x}-{:x}-{:x}", elapsed.as_nanos(), std::process::id(), next())
-}
-
-fn next() -> u64 {
-    static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }

@@ -26,7 +26,6 @@
 mod api;
 mod batch;
 mod check;
-mod claims;
 mod config;
 mod connection;
 mod failure;
@@ -42,6 +41,7 @@ mod url;
 
 use std::sync::Arc;
 
+use super::parts::claims::Claims;
 use super::{Check, Context, Description, Destination, DestinationError, Opened};
 use crate::config::{Config, Environment, SinkKind};
 use crate::findings::Findings;
@@ -50,13 +50,11 @@ use crate::sink::BoxFuture;
 use crate::state::StateStore;
 
 pub(crate) use api::{StreamConfig, StreamInfo};
-pub(crate) use claims::Claims;
 pub(crate) use config::bucket;
 pub(crate) use config::{NatsConfig, NatsSource};
 pub(crate) use connection::{Connection, connect};
 pub(crate) use failure::Failure;
 pub(crate) use inspect::{Facts, inspect};
-pub(crate) use link::nonce;
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::read_back;

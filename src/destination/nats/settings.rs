@@ -1,4 +1,4 @@
-//! A relay to a stream of NATS.
+//! The settings of a stream of NATS, as valid values.
 
 use std::path::PathBuf;
 use std::time::Duration;

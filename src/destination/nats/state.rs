@@ -12,9 +12,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::timeout;
 
 use crate::destination::nats::{
-    Claims, Connection, Entry, Failure, KEY, Last, NatsConfig, NatsSource, StreamInfo, adopt,
-    bucket, connect, last_event, nonce, open, read, usable_stream, write_state,
+    Connection, Entry, Failure, KEY, Last, NatsConfig, NatsSource, StreamInfo, adopt, bucket,
+    connect, last_event, open, read, usable_stream, write_state,
 };
+use crate::destination::parts::claims::{Claims, nonce};
 use crate::state::handle::{MayLose, Order, StoreHandle};
 use crate::state::{State, StateEvent, StateFailure, StateKey, StoredPosition};
 
@@ -24,7 +25,11 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// A store in the state key of a stream on these servers, whose openings `claims` has. `checks`: a
 /// stream that somebody else has published to, or set back, cannot be opened; otherwise it can, to be
 /// adopted.
-pub(crate) fn nats_state(source: NatsSource, claims: Claims, checks: bool) -> StoreHandle {
+pub(crate) fn nats_state(
+    source: NatsSource,
+    claims: Claims<Option<Last>>,
+    checks: bool,
+) -> StoreHandle {
     let (handle, (orders, reports)) = StoreHandle::new("state key");
     let may_lose = handle.loss();
     thread::spawn(move || {
@@ -40,7 +45,7 @@ pub(crate) fn nats_state(source: NatsSource, claims: Claims, checks: bool) -> St
 
 struct Worker {
     source: NatsSource,
-    claims: Claims,
+    claims: Claims<Option<Last>>,
     checks: bool,
     may_lose: MayLose,
     open: Option<OpenKey>,
@@ -113,7 +118,7 @@ impl Worker {
         let judged = judged(client, &config, &owner, known, self.checks);
         let (state, last) = connection.or_failed(judged).await?;
         self.claims.set_last(last);
-        self.claims.set(Some(claim.clone()));
+        self.claims.set(claim.clone());
         let entry = Some(entry);
         self.open = Some(OpenKey { connection, config, owner, claim, entry, is_behind });
         let published = last.map(|last| last.position);

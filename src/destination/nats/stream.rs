@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::batch::{Batch, Sent};
-use super::claims::Claims;
 use super::config::{NatsConfig, NatsSource};
 use super::failure::Failure;
 use super::link::{NatsLink, Synced};
 use super::message::{Target, not_allowed, too_large};
-use crate::destination::parts::link::{Event, Producer};
+use super::state_key::Last;
+use crate::destination::parts::claims::Claims;
+use crate::destination::parts::link::{Event, Linked, Producer};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Ground, Outlet, ProduceError, Refusal, hash};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{BoxFuture, Condition, Outcome, Peer, Report, Sink, SinkError};
+use crate::sink::{Condition, Outcome, Peer, Report, SinkError};
 
 /// NATS.
 const NATS: Peer = Peer {
@@ -42,7 +43,7 @@ const NO_END: u64 = i64::MAX as u64;
 /// A stream of JetStream.
 pub(crate) struct NatsSink {
     target: Target,
-    claims: Claims,
+    claims: Claims<Option<Last>>,
     producer: Producer<NatsLink>,
     chain: Option<Chain>,
     /// The highest sequence number that was acknowledged in this process.
@@ -72,7 +73,7 @@ impl NatsSink {
     pub(crate) fn new(
         config: &NatsConfig,
         source: NatsSource,
-        claims: Claims,
+        claims: Claims<Option<Last>>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, SinkError> {
         let target = Target {
@@ -83,29 +84,9 @@ impl NatsSink {
         Ok(Self::over(target, claims, Producer::new(source, metrics)?))
     }
 
-    fn over(target: Target, claims: Claims, producer: Producer<NatsLink>) -> Self {
+    fn over(target: Target, claims: Claims<Option<Last>>, producer: Producer<NatsLink>) -> Self {
         let (chain, denied, asking) = (None, Vec::new(), None);
         Self { target, claims, producer, chain, acknowledged: 0, denied, asking }
-    }
-
-    /// Asks for a connection under the current claim, once.
-    fn ask_for_connection(&mut self) {
-        let version = self.claims.version();
-        if self.producer.may_ask(version)
-            && let Some(claim) = self.claims.current()
-        {
-            self.producer.ask(version, claim);
-        }
-    }
-
-    fn take_events(&mut self) {
-        while let Some(event) = self.producer.next_event() {
-            match event {
-                Event::Synced(synced) => self.synced(synced),
-                Event::Done(batch, at) => self.stored(&batch, at),
-                Event::Failed(failure) => self.failed(&failure),
-            }
-        }
     }
 
     fn synced(&mut self, mut synced: Synced) {
@@ -141,8 +122,8 @@ impl NatsSink {
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
         let is_idle = self.producer.in_flight == 0;
-        self.chain = None;
-        self.producer.asked();
+        let version = self.chain.take().map(|chain| chain.version);
+        let version = self.producer.asked().or(version);
         let asking = self.asking.take();
         match failure {
             Failure::Denied(subject) => {
@@ -165,9 +146,11 @@ impl NatsSink {
             _ => {}
         }
         if *failure == Failure::Fenced {
-            self.claims.set(None);
+            if let Some(version) = version {
+                self.claims.clear(version);
+            }
         } else if is_idle {
-            return self.ask_for_connection();
+            return self.producer.ask_under(&self.claims);
         }
         self.producer.metrics.publish_error(&self.target.stream, failure.code());
         self.break_off(failure.to_string());
@@ -185,7 +168,7 @@ impl NatsSink {
             if self.chain.take().is_some() && self.producer.in_flight > 0 {
                 self.break_off("the state key was opened again".to_owned());
             }
-            self.ask_for_connection();
+            self.producer.ask_under(&self.claims);
         }
     }
 
@@ -277,46 +260,39 @@ impl Outlet for NatsSink {
     }
 }
 
-impl Sink for NatsSink {
-    fn peer(&self) -> &'static Peer {
-        &NATS
+impl Linked for NatsSink {
+    type Link = NatsLink;
+
+    const PEER: &'static Peer = &NATS;
+
+    const IS_FENCED_BY_STATE: bool = true;
+
+    fn producer(&self) -> &Producer<NatsLink> {
+        &self.producer
     }
 
-    fn is_fenced_by_state(&self) -> bool {
-        true
+    fn producer_mut(&mut self) -> &mut Producer<NatsLink> {
+        &mut self.producer
     }
 
-    fn take_reports(&mut self, into: &mut Vec<Report>) {
-        self.producer.flush();
-        self.take_events();
-        into.append(&mut self.producer.reports);
-    }
-
-    fn take_conditions(&mut self) -> Vec<Condition> {
-        self.take_events();
-        // Connected before the first record, so that it is known whether NATS can be used.
-        if self.chain.is_none() {
-            self.ask_for_connection();
+    fn take_events(&mut self) {
+        while let Some(event) = self.producer.next_event() {
+            match event {
+                Event::Synced(synced) => self.synced(synced),
+                Event::Done(batch, at) => self.stored(&batch, at),
+                Event::Failed(failure) => self.failed(&failure),
+            }
         }
-        std::mem::take(&mut self.producer.conditions)
     }
 
-    fn is_connected(&self) -> Option<bool> {
-        self.producer.is_connected()
+    fn connect(&mut self) {
+        if self.chain.is_none() {
+            self.producer.ask_under(&self.claims);
+        }
     }
 
-    fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.producer.wait_for_events(eager).await;
-        })
-    }
-
-    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
-        Box::pin(async move {
-            (self.chain, self.asking) = (None, None);
-            self.producer.replace();
-            Ok(())
-        })
+    fn forget_sent(&mut self) {
+        (self.chain, self.asking) = (None, None);
     }
 }
 
@@ -325,12 +301,12 @@ mod tests {
     use tokio::sync::mpsc::UnboundedReceiver;
 
     use super::super::message::Limits;
-    use super::super::state_key::Last;
     use super::*;
     use crate::destination::parts::link::Order;
     use crate::destination::parts::message_id::Writer;
     use crate::lsn::Lsn;
     use crate::record::Headers;
+    use crate::sink::Sink as _;
 
     /// A sink whose worker is the test.
     fn sink() -> (NatsSink, UnboundedReceiver<Order<NatsLink>>) {
@@ -378,7 +354,7 @@ mod tests {
     fn nothing_is_published_behind_lost_messages_until_they_are_produced_again() {
         let (mut sink, mut received) = sink();
         assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full), "the state key is not open");
-        sink.claims.set(Some("c".to_owned()));
+        sink.claims.set("c".to_owned());
         assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
         assert!(is_sync(&mut received));
         synced(&mut sink, 40, None);
@@ -410,10 +386,23 @@ mod tests {
 
     fn opened() -> NatsSink {
         let (mut sink, _) = sink();
-        sink.claims.set(Some("c".to_owned()));
+        sink.claims.set("c".to_owned());
         sink.take_conditions();
         synced(&mut sink, 40, None);
         sink
+    }
+
+    #[test]
+    fn claim_that_was_set_since_outlives_a_fenced_connection() {
+        for is_newer in [true, false] {
+            let mut sink = opened();
+            if is_newer {
+                sink.claims.set("newer".to_owned());
+            }
+            sink.producer.happened(Event::Failed(Failure::Fenced));
+            sink.take_events();
+            assert_eq!(sink.claims.current().is_some(), is_newer);
+        }
     }
 
     #[test]
@@ -437,7 +426,7 @@ mod tests {
     #[test]
     fn subject_that_cannot_be_published_to_is_for_the_core_which_can_ask_about_others() {
         let (mut sink, mut received) = sink();
-        sink.claims.set(Some("c".to_owned()));
+        sink.claims.set("c".to_owned());
         sink.take_conditions();
         synced(&mut sink, 40, None);
         sink.chain.as_mut().expect("open").synced.limits.subjects = vec!["t".to_owned()];
@@ -472,7 +461,7 @@ mod tests {
     #[test]
     fn messages_that_were_acknowledged_and_are_gone_are_reported() {
         let (mut sink, _received) = sink();
-        sink.claims.set(Some("c".to_owned()));
+        sink.claims.set("c".to_owned());
         sink.take_conditions();
         synced(&mut sink, 7, Some(7));
         assert_eq!(sink.take_conditions(), []);

@@ -6,6 +6,8 @@ use std::fmt;
 use async_nats::ServerAddr;
 use secrecy::SecretString;
 
+use crate::destination::parts::url::{self, decoded};
+
 const FORM: &str = "nats://[user:password@]host[:port], or tls://… for TLS; separate several servers by commas, \
                     and write signs such as @, / and , in a password percent-encoded";
 
@@ -96,10 +98,8 @@ impl NatsUrl {
 
     /// The servers, for people: without a login.
     pub(crate) fn address(&self) -> String {
-        let texts = self.servers.iter().map(|server| {
-            let (host, port) = (server.host(), server.port());
-            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-        });
+        let servers = self.servers.iter();
+        let texts = servers.map(|server| url::address(server.host(), server.port()));
         texts.collect::<Vec<_>>().join(",")
     }
 
@@ -117,23 +117,6 @@ impl NatsUrl {
     pub(crate) fn has_login(&self) -> bool {
         self.user.is_some() || self.token.is_some()
     }
-}
-
-/// Resolves percent-encoding.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &rest[2..];
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

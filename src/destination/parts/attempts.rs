@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::ledger::Seq;
 use crate::metrics::{Metrics, Published};
@@ -243,6 +243,8 @@ impl<L: Ord> Attempts<L> {
 
 /// The sink's side: what it has taken of the attempts, and has not handed on yet.
 pub(crate) struct Taken<L> {
+    /// Rises with each replaced producer: workers drop what is older.
+    epoch: watch::Sender<u64>,
     attempts: Arc<Attempts<L>>,
     reports: Vec<Report>,
     conditions: Vec<Condition>,
@@ -252,7 +254,13 @@ pub(crate) struct Taken<L> {
 impl<L: Ord> Taken<L> {
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         let (reports, conditions) = (Vec::new(), Vec::new());
-        Self { attempts: Arc::default(), reports, conditions, metrics }
+        Self {
+            epoch: watch::Sender::new(0),
+            attempts: Arc::default(),
+            reports,
+            conditions,
+            metrics,
+        }
     }
 
     /// For the workers.
@@ -260,8 +268,22 @@ impl<L: Ord> Taken<L> {
         Arc::clone(&self.attempts)
     }
 
-    /// Takes what has happened; reports are those of this epoch.
-    pub(crate) fn take(&mut self, epoch: u64) {
+    /// The number of replaced producers.
+    pub(crate) fn epoch(&self) -> u64 {
+        *self.epoch.borrow()
+    }
+
+    /// The same, for the workers.
+    pub(crate) fn epochs(&self) -> watch::Receiver<u64> {
+        self.epoch.subscribe()
+    }
+
+    /// Takes what has happened; reports are those of the current epoch.
+    fn take(&mut self) {
+        self.take_of(self.epoch());
+    }
+
+    fn take_of(&mut self, epoch: u64) {
         let mut inner = self.attempts.lock();
         let done = std::mem::take(&mut inner.done);
         let failed = std::mem::take(&mut inner.failed);
@@ -285,9 +307,11 @@ impl<L: Ord> Taken<L> {
         }
     }
 
-    /// The producer of this epoch is replaced: the same failure is reported again if it lasts.
-    pub(crate) fn replaced(&mut self, epoch: u64) {
-        self.take(epoch);
+    /// Begins another epoch: the same failure is reported again if it lasts.
+    pub(crate) fn replace(&mut self) {
+        let before = self.epoch();
+        self.epoch.send_modify(|epoch| *epoch += 1);
+        self.take_of(before);
         self.attempts.all_give_up();
     }
 
@@ -296,13 +320,13 @@ impl<L: Ord> Taken<L> {
         self.metrics.publish_error(topic, REFUSED);
     }
 
-    pub(crate) fn reports(&mut self, epoch: u64, into: &mut Vec<Report>) {
-        self.take(epoch);
+    pub(crate) fn reports(&mut self, into: &mut Vec<Report>) {
+        self.take();
         into.append(&mut self.reports);
     }
 
-    pub(crate) fn conditions(&mut self, epoch: u64) -> Vec<Condition> {
-        self.take(epoch);
+    pub(crate) fn conditions(&mut self) -> Vec<Condition> {
+        self.take();
         std::mem::take(&mut self.conditions)
     }
 
@@ -341,25 +365,25 @@ mod tests {
         attempts.fails(1, away, ["t"]);
         assert_eq!(taken.is_connected(), Some(false));
         assert_eq!(attempts.lock().failed.len(), 1);
-        assert_eq!(taken.conditions(0), [Condition::Unreachable("away".to_owned())]);
+        assert_eq!(taken.conditions(), [Condition::Unreachable("away".to_owned())]);
         attempts.works(&0);
-        assert!(taken.conditions(0).is_empty(), "lane 1 fails");
+        assert!(taken.conditions().is_empty(), "lane 1 fails");
         attempts.fails(1, busy.clone(), None);
-        assert_eq!(taken.conditions(0), [busy.condition()]);
+        assert_eq!(taken.conditions(), [busy.condition()]);
         assert_eq!(taken.is_connected(), Some(true), "it answers");
         attempts.works(&1);
-        assert_eq!(taken.conditions(0), [Condition::Flowing]);
+        assert_eq!(taken.conditions(), [Condition::Flowing]);
         attempts.fails(1, busy.clone(), None);
         attempts.gives_up(&1);
-        assert_eq!(taken.conditions(0), [busy.condition()], "nothing has worked");
+        assert_eq!(taken.conditions(), [busy.condition()], "nothing has worked");
         attempts.fails(2, busy.clone(), None);
-        taken.replaced(0);
+        taken.replace();
         attempts.fails(3, busy.clone(), None);
-        assert_eq!(taken.conditions(0), [busy.condition(), busy.condition()]);
+        assert_eq!(taken.conditions(), [busy.condition(), busy.condition()]);
         attempts.works(&3);
-        assert_eq!(taken.conditions(0), [Condition::Flowing]);
+        assert_eq!(taken.conditions(), [Condition::Flowing]);
         attempts.works(&3);
-        assert!(taken.conditions(0).is_empty());
+        assert!(taken.conditions().is_empty());
     }
 
     #[test]
@@ -369,10 +393,11 @@ mod tests {
             let (topic, since) = ("t".to_owned(), Instant::now());
             Sent { epoch, seq: Seq::new(seq), topic, bytes: 1, since }
         };
-        taken.attempts().done(sent(1, 1), Outcome::Delivered);
-        taken.attempts().done(sent(2, 2), Outcome::Delivered);
+        taken.replace();
+        taken.attempts().done(sent(0, 1), Outcome::Delivered);
+        taken.attempts().done(sent(1, 2), Outcome::Delivered);
         let mut reports = Vec::new();
-        taken.reports(2, &mut reports);
+        taken.reports(&mut reports);
         assert_eq!(reports.iter().map(|report| report.seq).collect::<Vec<_>>(), [Seq::new(2)]);
     }
 }

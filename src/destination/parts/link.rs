@@ -7,20 +7,22 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
+use super::claims::Claims;
 use super::delays::delays;
+use super::worker;
 use crate::ledger::Seq;
 use crate::metrics::{Metrics, Published};
-use crate::sink::{Condition, Outcome, Report, SinkError};
+use crate::outlet::Outlet;
+use crate::sink::{BoxFuture, Condition, Outcome, Peer, Report, Sink, SinkError};
 
 /// Minimum and maximum delay between two attempts to connect.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
@@ -39,7 +41,7 @@ pub(crate) trait Link: Sized + 'static {
     /// Under what the connection is opened.
     type Claim: Send + fmt::Debug;
     /// What is sent.
-    type Batch: Send + fmt::Debug;
+    type Batch: Send + Sync + fmt::Debug;
     /// What is there when the connection begins.
     type Synced: Send + fmt::Debug;
     /// What became of a batch, or of a part of one.
@@ -280,17 +282,7 @@ impl<L: Link> Producer<L> {
     pub(crate) fn new(source: L::Source, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
         let (producer, orders) = Self::without_thread(metrics);
         let worker = Worker::<L> { source, orders, shared: Arc::clone(&producer.shared) };
-        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(failed)?;
-        thread::Builder::new()
-            .name(L::THREAD.to_owned())
-            .spawn(move || {
-                runtime.block_on(worker.run());
-                // Does not wait for a pending DNS lookup.
-                runtime.shutdown_background();
-            })
-            .map_err(failed)?;
+        worker::start(L::THREAD, move || worker.run())?;
         producer.metrics.sink_producers.set(1);
         Ok(producer)
     }
@@ -407,6 +399,80 @@ impl<L: Link> Producer<L> {
     #[cfg(test)]
     pub(crate) fn happened(&self, event: Event<L>) {
         self.shared.push(self.epoch, event);
+    }
+}
+
+impl<L: Link<Claim = String>> Producer<L> {
+    /// Asks for a connection under the current claim, once.
+    pub(crate) fn ask_under<T: Copy>(&mut self, claims: &Claims<T>) {
+        let version = claims.version();
+        if self.may_ask(version)
+            && let Some(claim) = claims.current()
+        {
+            self.ask(version, claim);
+        }
+    }
+}
+
+/// What differs between the sinks that publish over such a connection; [`Sink`] is implemented below for
+/// all of them.
+pub(crate) trait Linked: Outlet + Send + Sync {
+    type Link: Link;
+
+    /// What the destination is called.
+    const PEER: &'static Peer;
+
+    /// As [`Sink::is_fenced_by_state`].
+    const IS_FENCED_BY_STATE: bool;
+
+    fn producer(&self) -> &Producer<Self::Link>;
+
+    fn producer_mut(&mut self) -> &mut Producer<Self::Link>;
+
+    /// Takes what has happened to the connection and to what was sent.
+    fn take_events(&mut self);
+
+    /// Asks for a connection if there is none.
+    fn connect(&mut self);
+
+    /// Forgets what was sent over the connection.
+    fn forget_sent(&mut self);
+}
+
+impl<T: Linked> Sink for T {
+    fn peer(&self) -> &'static Peer {
+        T::PEER
+    }
+
+    fn is_fenced_by_state(&self) -> bool {
+        T::IS_FENCED_BY_STATE
+    }
+
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        self.producer_mut().flush();
+        self.take_events();
+        into.append(&mut self.producer_mut().reports);
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        self.take_events();
+        // Connected before the first record, so that it is known whether the destination can be used.
+        self.connect();
+        std::mem::take(&mut self.producer_mut().conditions)
+    }
+
+    fn is_connected(&self) -> Option<bool> {
+        self.producer().is_connected()
+    }
+
+    fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
+        Box::pin(self.producer().wait_for_events(eager))
+    }
+
+    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
+        self.forget_sent();
+        self.producer_mut().replace();
+        Box::pin(ready(Ok(())))
     }
 }
 

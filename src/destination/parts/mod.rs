@@ -1,8 +1,12 @@
 //! What several destinations have in common.
 
-#![allow(dead_code, reason = "a build may have few destinations")]
+#![cfg_attr(
+    not(feature = "destinations"),
+    allow(dead_code, reason = "a build may have few destinations")
+)]
 
 pub(crate) mod attempts;
+pub(crate) mod claims;
 pub(crate) mod delays;
 pub(crate) mod dial;
 pub(crate) mod link;
@@ -12,5 +16,7 @@ pub(crate) mod roots;
 pub(crate) mod settings;
 pub(crate) mod stored;
 pub(crate) mod template;
+pub(crate) mod url;
+pub(crate) mod worker;
 
 pub(crate) use reread::Reread;

@@ -8,6 +8,7 @@ use crate::state::{
 };
 
 /// The slot and its position, to compare with the position at the destination.
+#[derive(Clone)]
 pub(crate) struct SlotAt {
     pub(crate) key: StateKey,
     /// The start time of the postmaster, in microseconds since 1970.

@@ -41,21 +41,21 @@ const SOME_ACCEPTED_DELAY: Duration = Duration::from_millis(200);
 
 /// What is there when a connection begins.
 #[derive(Debug)]
-pub(super) struct Synced {
+pub(crate) struct Synced {
     /// The size of a frame that the broker accepts, in bytes.
     pub(super) frame_max: usize,
 }
 
 /// Messages in their order.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     pub(super) messages: Vec<Message>,
     pub(super) bytes: usize,
 }
 
 /// What became of messages.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(crate) enum Done {
     /// Queues have them.
     Delivered(Tally),
     /// No queue takes it, or the broker has closed the channel, perhaps because of it.
@@ -64,7 +64,7 @@ pub(super) enum Done {
     Retried { topic: String },
 }
 
-pub(super) struct RabbitLink {
+pub(crate) struct RabbitLink {
     channel: Channel,
     address: String,
     exchange: String,

@@ -1,4 +1,4 @@
-//! A relay to an exchange of RabbitMQ.
+//! The settings of an exchange of RabbitMQ, as valid values.
 
 use secrecy::ExposeSecret as _;
 

@@ -6,13 +6,13 @@ use super::config::{RabbitConfig, RabbitSource};
 use super::failure::Failure;
 use super::link::{Done, RabbitLink, Synced};
 use super::message::{Target, too_large};
-use crate::destination::parts::link::{Event, Producer};
+use crate::destination::parts::link::{Event, Linked, Producer};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{BoxFuture, Condition, Outcome, Peer, Report, Sink, SinkError};
+use crate::sink::{Outcome, Peer, Report, SinkError};
 
 /// RabbitMQ.
 const RABBITMQ: Peer = Peer {
@@ -63,37 +63,6 @@ impl RabbitSink {
         Self { target, producer, open: None, size_max: u64::MAX }
     }
 
-    fn ask_for_connection(&mut self) {
-        if self.open.is_none() && self.producer.may_ask(CLAIM) {
-            self.producer.ask(CLAIM, ());
-        }
-    }
-
-    fn take_events(&mut self) {
-        while let Some(event) = self.producer.next_event() {
-            match event {
-                Event::Synced(synced) => {
-                    self.producer.asked();
-                    self.open = Some(synced);
-                }
-                Event::Done(Done::Delivered(tally), at) => self.producer.delivered(&tally, at),
-                Event::Done(Done::Suspect { seq, topic, refusal }, at) => {
-                    self.producer.metrics.publish_error(&topic, REFUSED);
-                    self.producer.in_flight -= 1;
-                    self.producer.reports.push(Report {
-                        seq,
-                        outcome: Outcome::Suspect(refusal),
-                        at,
-                    });
-                }
-                Event::Done(Done::Retried { topic }, _) => {
-                    self.producer.metrics.publish_error(&topic, RETRIED);
-                }
-                Event::Failed(failure) => self.failed(&failure),
-            }
-        }
-    }
-
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
         // A broker that accepts more since then was restarted, or has closed the connection at least.
@@ -104,7 +73,7 @@ impl RabbitSink {
         self.open = None;
         self.producer.asked();
         if self.producer.in_flight == 0 {
-            return self.ask_for_connection();
+            return self.connect();
         }
         self.producer.metrics.publish_error(&self.target.exchange, failure.code());
         self.producer.break_off(failure.to_string());
@@ -124,7 +93,7 @@ impl Outlet for RabbitSink {
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
         let Some(open) = &self.open else {
-            self.ask_for_connection();
+            self.connect();
             return Err(ProduceError::Full);
         };
         let size = record.value.map_or(0, <[u8]>::len) as u64;
@@ -154,40 +123,54 @@ impl Outlet for RabbitSink {
     }
 }
 
-impl Sink for RabbitSink {
-    fn peer(&self) -> &'static Peer {
-        &RABBITMQ
+impl Linked for RabbitSink {
+    type Link = RabbitLink;
+
+    const PEER: &'static Peer = &RABBITMQ;
+
+    const IS_FENCED_BY_STATE: bool = false;
+
+    fn producer(&self) -> &Producer<RabbitLink> {
+        &self.producer
     }
 
-    fn take_reports(&mut self, into: &mut Vec<Report>) {
-        self.producer.flush();
-        self.take_events();
-        into.append(&mut self.producer.reports);
+    fn producer_mut(&mut self) -> &mut Producer<RabbitLink> {
+        &mut self.producer
     }
 
-    fn take_conditions(&mut self) -> Vec<Condition> {
-        self.take_events();
-        // Connected before the first record, so that it is known whether RabbitMQ can be used.
-        self.ask_for_connection();
-        std::mem::take(&mut self.producer.conditions)
+    fn take_events(&mut self) {
+        while let Some(event) = self.producer.next_event() {
+            match event {
+                Event::Synced(synced) => {
+                    self.producer.asked();
+                    self.open = Some(synced);
+                }
+                Event::Done(Done::Delivered(tally), at) => self.producer.delivered(&tally, at),
+                Event::Done(Done::Suspect { seq, topic, refusal }, at) => {
+                    self.producer.metrics.publish_error(&topic, REFUSED);
+                    self.producer.in_flight -= 1;
+                    self.producer.reports.push(Report {
+                        seq,
+                        outcome: Outcome::Suspect(refusal),
+                        at,
+                    });
+                }
+                Event::Done(Done::Retried { topic }, _) => {
+                    self.producer.metrics.publish_error(&topic, RETRIED);
+                }
+                Event::Failed(failure) => self.failed(&failure),
+            }
+        }
     }
 
-    fn is_connected(&self) -> Option<bool> {
-        self.producer.is_connected()
+    fn connect(&mut self) {
+        if self.open.is_none() && self.producer.may_ask(CLAIM) {
+            self.producer.ask(CLAIM, ());
+        }
     }
 
-    fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.producer.wait_for_events(eager).await;
-        })
-    }
-
-    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
-        Box::pin(async move {
-            self.open = None;
-            self.producer.replace();
-            Ok(())
-        })
+    fn forget_sent(&mut self) {
+        self.open = None;
     }
 }
 
@@ -201,6 +184,7 @@ mod tests {
     use crate::lsn::Lsn;
     use crate::outlet::Ground;
     use crate::record::Headers;
+    use crate::sink::{Condition, Sink as _};
 
     /// A sink whose worker is the test.
     fn sink() -> (RabbitSink, UnboundedReceiver<Order<RabbitLink>>) {

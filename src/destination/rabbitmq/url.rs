@@ -5,6 +5,8 @@ use std::fmt;
 
 use secrecy::SecretString;
 
+use crate::destination::parts::url::{self, decoded};
+
 const FORM: &str = "amqp://[user:password@]host[:port][/vhost], or amqps://… for TLS; write signs such \
                     as @, / and : in a password or a vhost percent-encoded";
 
@@ -76,47 +78,14 @@ impl RabbitUrl {
             }
             None => (None, authority),
         };
-        let (host, after) = match address.strip_prefix('[') {
-            Some(rest) => rest.split_once(']')?,
-            None => address.split_at(address.find(':').unwrap_or(address.len())),
-        };
-        let port = match after.strip_prefix(':') {
-            Some(port) => port.parse().ok().filter(|port| *port > 0)?,
-            None if after.is_empty() => {
-                if tls {
-                    5671
-                } else {
-                    5672
-                }
-            }
-            None => return None,
-        };
-        let is_host = !host.is_empty() && !host.contains('%') && vhost.len() <= 255;
-        is_host.then(|| Self { tls, host: host.to_owned(), port, user, vhost })
+        let (host, port) = url::host_and_port(address, if tls { 5671 } else { 5672 })?;
+        (vhost.len() <= 255).then_some(Self { tls, host, port, user, vhost })
     }
 
     /// Host and port, for messages.
     pub(crate) fn address(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        url::address(&self.host, self.port)
     }
-}
-
-/// Resolves percent-encoding.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &rest[2..];
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub(super) struct Keys {
 
 /// Entries in their order.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     pub(super) command: Cmd,
     pub(super) tally: Tally,
     /// The id of its last entry.

@@ -10,12 +10,12 @@ use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use tokio::time::{sleep, timeout};
 
 use super::batch::Batch;
-use super::claims::nonce;
 use super::config::{RedisConfig, RedisSource};
 use super::connection::{Connection, connect};
 use super::entry_id::EntryId;
 use super::failure::Failure;
 use super::script::{added, load, sync};
+use crate::destination::parts::claims::nonce;
 use crate::destination::parts::link::{Ended, Link, Session};
 use crate::sink::{Condition, Fault};
 
@@ -33,7 +33,7 @@ const REPLICAS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What is there when a connection begins.
 #[derive(Debug, Clone)]
-pub(super) struct Synced {
+pub(crate) struct Synced {
     pub(super) writer: String,
     pub(super) generation: u8,
     /// The id of the last event that was handled.
@@ -43,7 +43,7 @@ pub(super) struct Synced {
 }
 
 /// A connection over which entries can be added.
-pub(super) struct RedisLink {
+pub(crate) struct RedisLink {
     connection: Connection,
     config: RedisConfig,
 }

@@ -17,7 +17,6 @@
 
 mod batch;
 mod check;
-mod claims;
 mod config;
 mod connection;
 mod entry_id;
@@ -33,6 +32,7 @@ mod url;
 
 use std::sync::Arc;
 
+use super::parts::claims::Claims;
 use super::{Check, Context, Description, Destination, DestinationError, Opened};
 use crate::config::{Config, Environment, SinkKind};
 use crate::findings::Findings;
@@ -43,7 +43,6 @@ use crate::state::StateStore;
 pub(super) use batch::NAMES;
 #[cfg(test)]
 pub(super) use batch::tests::read_back;
-pub(crate) use claims::{Claims, nonce};
 pub(crate) use config::owner_key;
 pub(crate) use config::{RedisConfig, RedisSource};
 pub(crate) use connection::{Connection, connect};

@@ -24,10 +24,10 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
 
-use super::claims::is_own;
 use super::config::{RedisConfig, owner_key};
 use super::entry_id::EntryId;
 use super::failure::Failure;
+use crate::destination::parts::claims::is_own;
 
 /// Does nothing. A server that refuses writes refuses it too, since its shebang has no flag
 /// `no-writes` (<https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags>).
@@ -391,7 +391,7 @@ fn unexpected() -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::destination::redis::claims::nonce;
+    use crate::destination::parts::claims::nonce;
 
     fn reply(added: i64, why: &str) -> Value {
         Value::Array(vec![Value::Int(added), Value::BulkString(why.as_bytes().to_vec())])

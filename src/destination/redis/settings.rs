@@ -1,4 +1,4 @@
-//! A relay to a stream of Redis.
+//! The settings of a stream of Redis, as valid values.
 
 use std::time::Duration;
 

@@ -13,9 +13,10 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{sleep, timeout};
 
 use super::script::Opened;
+use crate::destination::parts::claims::{Claims, nonce};
 use crate::destination::redis::{
-    Claims, Connection, EntryId, Failure, RedisConfig, RedisSource, Synced, adopt, connect,
-    lacks_replicas, nonce, open, owner_key, ping, write_state,
+    Connection, EntryId, Failure, RedisConfig, RedisSource, Synced, adopt, connect, lacks_replicas,
+    open, owner_key, ping, write_state,
 };
 use crate::position::EventPosition;
 use crate::state::handle::{MayLose, Order, StoreHandle};
@@ -30,7 +31,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// A store in the state key of a stream of this server, whose openings `claims` has. `checks`: a
 /// stream that somebody else has written to, or deleted, cannot be opened; otherwise it can, to be
 /// adopted.
-pub(crate) fn redis_state(source: RedisSource, claims: Claims, checks: bool) -> StoreHandle {
+pub(crate) fn redis_state(
+    source: RedisSource,
+    claims: Claims<EntryId>,
+    checks: bool,
+) -> StoreHandle {
     let (handle, (orders, reports)) = StoreHandle::new("state key");
     let may_lose = handle.loss();
     thread::spawn(move || {
@@ -54,7 +59,7 @@ pub(crate) fn redis_state(source: RedisSource, claims: Claims, checks: bool) -> 
 
 struct Worker {
     source: RedisSource,
-    claims: Claims,
+    claims: Claims<EntryId>,
     checks: bool,
     may_lose: MayLose,
     synced: Synced,
@@ -156,7 +161,7 @@ impl Worker {
         let mut client = connection.client.clone();
         let config = open.config.clone();
         let (under, json) = ((open.claim.as_str(), open.serial), state.to_json());
-        let known = self.claims.acknowledged();
+        let known = self.claims.last();
         within(write_state(&mut client, &config, under, &json, known)).await?;
         self.replicated(&mut client, &config).await?;
         self.may_lose.set(within(self.synced.wait(&mut client)).await?);

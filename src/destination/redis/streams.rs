@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::{Batch, Keys, fields, largest};
-use super::claims::Claims;
 use super::config::{RedisConfig, RedisSource, owner_key};
 use super::entry_id::EntryId;
 use super::failure::Failure;
 use super::link::{RedisLink, Synced};
 use super::script::FIELDS_MAX;
-use crate::destination::parts::link::{Event, Producer};
+use crate::destination::parts::claims::Claims;
+use crate::destination::parts::link::{Event, Linked, Producer};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{BoxFuture, Condition, Outcome, Peer, Report, Sink, SinkError};
+use crate::sink::{Condition, Outcome, Peer, Report, SinkError};
 
 /// Redis.
 const REDIS: Peer = Peer {
@@ -40,7 +40,7 @@ const REFUSED: &str = "refused";
 /// A stream on a Redis server.
 pub(crate) struct RedisSink {
     keys: Keys,
-    claims: Claims,
+    claims: Claims<EntryId>,
     producer: Producer<RedisLink>,
     chain: Option<Chain>,
     /// The size of a value that the server accepts, as far as known, in bytes.
@@ -61,7 +61,7 @@ impl RedisSink {
     pub(crate) fn new(
         config: &RedisConfig,
         source: RedisSource,
-        claims: Claims,
+        claims: Claims<EntryId>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, SinkError> {
         let keys = Keys {
@@ -73,32 +73,12 @@ impl RedisSink {
         Ok(Self::over(keys, claims, Producer::new(source, metrics)?))
     }
 
-    fn over(keys: Keys, claims: Claims, producer: Producer<RedisLink>) -> Self {
+    fn over(keys: Keys, claims: Claims<EntryId>, producer: Producer<RedisLink>) -> Self {
         Self { keys, claims, producer, chain: None, value_max: VALUE_MAX }
     }
 
-    /// Asks for a connection under the current claim, once.
-    fn ask_for_connection(&mut self) {
-        let version = self.claims.version();
-        if self.producer.may_ask(version)
-            && let Some(claim) = self.claims.current()
-        {
-            self.producer.ask(version, claim);
-        }
-    }
-
-    fn take_events(&mut self) {
-        while let Some(event) = self.producer.next_event() {
-            match event {
-                Event::Synced(synced) => self.synced(synced),
-                Event::Done(batch, at) => self.added(&batch, at),
-                Event::Failed(failure) => self.failed(&failure),
-            }
-        }
-    }
-
     fn synced(&mut self, synced: Synced) {
-        let acknowledged = self.claims.acknowledged();
+        let acknowledged = self.claims.last();
         if synced.last < acknowledged {
             self.producer.conditions.push(Condition::Regressed(format!(
                 "the last event in stream {} has id {}, and Redis has acknowledged {acknowledged}",
@@ -110,12 +90,12 @@ impl RedisSink {
         if let Some(value_max) = synced.value_max {
             self.value_max = value_max.min(VALUE_MAX);
         }
-        self.claims.acknowledge(synced.last);
+        self.claims.set_last(synced.last);
         self.chain = Some(Chain { tail: synced.last, version, synced });
     }
 
     fn added(&mut self, batch: &Batch, at: Instant) {
-        self.claims.acknowledge(batch.last);
+        self.claims.set_last(batch.last);
         self.producer.delivered(&batch.tally, at);
     }
 
@@ -148,7 +128,7 @@ impl RedisSink {
             }
             // A new session says what an operator has to do.
             Failure::Stream(_) => {}
-            _ if is_idle => return self.ask_for_connection(),
+            _ if is_idle => return self.producer.ask_under(&self.claims),
             _ => {}
         }
         self.producer.metrics.publish_error(&self.keys.stream, code_of(failure));
@@ -220,7 +200,7 @@ impl Outlet for RedisSink {
     ) -> Result<(), ProduceError> {
         self.drop_outdated_chain();
         let Some(chain) = &self.chain else {
-            self.ask_for_connection();
+            self.producer.ask_under(&self.claims);
             return Err(ProduceError::Full);
         };
         let Some(id) = EntryId::of(chain.synced.generation, position) else {
@@ -261,47 +241,40 @@ impl Outlet for RedisSink {
     }
 }
 
-impl Sink for RedisSink {
-    fn peer(&self) -> &'static Peer {
-        &REDIS
+impl Linked for RedisSink {
+    type Link = RedisLink;
+
+    const PEER: &'static Peer = &REDIS;
+
+    const IS_FENCED_BY_STATE: bool = true;
+
+    fn producer(&self) -> &Producer<RedisLink> {
+        &self.producer
     }
 
-    fn is_fenced_by_state(&self) -> bool {
-        true
+    fn producer_mut(&mut self) -> &mut Producer<RedisLink> {
+        &mut self.producer
     }
 
-    fn take_reports(&mut self, into: &mut Vec<Report>) {
-        self.producer.flush();
-        self.take_events();
-        into.append(&mut self.producer.reports);
+    fn take_events(&mut self) {
+        while let Some(event) = self.producer.next_event() {
+            match event {
+                Event::Synced(synced) => self.synced(synced),
+                Event::Done(batch, at) => self.added(&batch, at),
+                Event::Failed(failure) => self.failed(&failure),
+            }
+        }
     }
 
-    fn take_conditions(&mut self) -> Vec<Condition> {
-        self.take_events();
-        // Connected before the first record, so that it is known whether Redis can be used.
+    fn connect(&mut self) {
         self.drop_outdated_chain();
         if self.chain.is_none() {
-            self.ask_for_connection();
+            self.producer.ask_under(&self.claims);
         }
-        std::mem::take(&mut self.producer.conditions)
     }
 
-    fn is_connected(&self) -> Option<bool> {
-        self.producer.is_connected()
-    }
-
-    fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.producer.wait_for_events(eager).await;
-        })
-    }
-
-    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
-        Box::pin(async move {
-            self.chain = None;
-            self.producer.replace();
-            Ok(())
-        })
+    fn forget_sent(&mut self) {
+        self.chain = None;
     }
 }
 
@@ -310,9 +283,11 @@ mod tests {
     use tokio::sync::mpsc::UnboundedReceiver;
 
     use super::*;
+    use crate::destination::parts::claims::Claims;
     use crate::destination::parts::link::Order;
     use crate::lsn::Lsn;
     use crate::record::Headers;
+    use crate::sink::Sink as _;
 
     /// A sink whose worker is the test.
     fn sink() -> (RedisSink, UnboundedReceiver<Order<RedisLink>>) {

@@ -4,6 +4,8 @@
 
 use secrecy::{ExposeSecret as _, SecretString};
 
+use crate::destination::parts::url;
+
 const FORM: &str = "not of the form redis://[[user]:password@]host[:port][/database], or \
                     rediss:// for TLS";
 
@@ -44,7 +46,7 @@ impl RedisUrl {
         let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
         let database = if database.is_empty() { Some(0) } else { database.parse::<u32>().ok() };
         let database = database.ok_or("the database is not a number")?;
-        let (host, port) = host_and_port(address).ok_or_else(form)?;
+        let (host, port) = url::host_and_port(address, PORT).ok_or_else(form)?;
         let (user, password) = match login {
             None => (None, None),
             Some(login) => {
@@ -52,7 +54,7 @@ impl RedisUrl {
                     "its login has no `:` before the password: write redis://:password@host",
                 )?;
                 let decoded = |part: &str| {
-                    decoded(part)
+                    url::decoded(part)
                         .ok_or("a `%` in its login is not followed by two digits: write %25")
                 };
                 let user = Some(decoded(user)?).filter(|user| !user.is_empty());
@@ -67,42 +69,8 @@ impl RedisUrl {
 
     /// Host and port, for messages.
     pub(crate) fn address(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        url::address(&self.host, self.port)
     }
-}
-
-fn host_and_port(address: &str) -> Option<(String, u16)> {
-    let (host, port) = match address.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest.split_once(']')?;
-            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
-        }
-        None => match address.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (address, None),
-        },
-    };
-    let is_plain = !host.is_empty() && !host.contains(|sign: char| sign.is_whitespace());
-    let port = port.map_or(Some(PORT), |port| port.parse().ok().filter(|port| *port > 0))?;
-    is_plain.then(|| (host.to_owned(), port))
-}
-
-/// Resolves percent-encoding.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &rest[2..];
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A relay to a queue of Amazon SQS.
+//! The settings of queues of Amazon SQS, as valid values.
 
 use std::path::PathBuf;
 

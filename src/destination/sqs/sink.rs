@@ -1,7 +1,7 @@
 //! The sink itself: it makes a message of each record, and hands messages to the worker.
 
+use std::future::ready;
 use std::sync::Arc;
-use std::thread;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -12,6 +12,7 @@ use super::schedule::Delivery;
 use super::worker::{Lane, Worker};
 use crate::destination::parts::attempts::{Sent, Taken, order};
 use crate::destination::parts::message_id::Writer;
+use crate::destination::parts::worker;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal};
@@ -42,8 +43,6 @@ pub(crate) struct SqsSink {
     /// Messages that are not handed over yet.
     made: Vec<Delivery>,
     deliveries: UnboundedSender<Vec<Delivery>>,
-    /// Rises with each replaced producer: the worker drops what is older.
-    epoch: watch::Sender<u64>,
     taken: Taken<Lane>,
 }
 
@@ -54,21 +53,12 @@ impl SqsSink {
         source: SqsSource,
         metrics: Arc<Metrics>,
     ) -> Result<Self, SinkError> {
-        let failed = |error: std::io::Error| SinkError::Thread(error.to_string());
         metrics.sink_producers.set(1);
-        let (epoch, taken) = (watch::Sender::new(0), Taken::new(metrics));
+        let taken = Taken::new(metrics);
         let (limits, limits_read) = watch::channel(None);
         let (deliveries, received) = unbounded_channel();
-        let worker = Worker::new(source, (received, epoch.subscribe()), limits, taken.attempts());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(failed)?;
-        let thread = thread::Builder::new().name("walpost-sqs".to_owned());
-        let work = move || {
-            runtime.block_on(worker.run());
-            // Does not wait for a pending DNS lookup.
-            runtime.shutdown_background();
-        };
-        thread.spawn(work).map_err(failed)?;
+        let worker = Worker::new(source, (received, taken.epochs()), limits, taken.attempts());
+        worker::start("walpost-sqs", move || worker.run())?;
         Ok(Self {
             dead_letter_topic: config.dead_letter_topic.clone(),
             delivery_id: config.delivery_id.clone(),
@@ -76,7 +66,6 @@ impl SqsSink {
             limits: limits_read,
             made: Vec::new(),
             deliveries,
-            epoch,
             taken,
         })
     }
@@ -118,7 +107,7 @@ impl Outlet for SqsSink {
         })?;
         let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
         let sent = Sent {
-            epoch: *self.epoch.borrow(),
+            epoch: self.taken.epoch(),
             seq,
             topic: record.topic.to_owned(),
             bytes: bytes as u64,
@@ -168,11 +157,11 @@ impl Sink for SqsSink {
             let reason = "the thread of the requests has ended".to_owned();
             self.taken.note(Condition::Broken(reason));
         }
-        self.taken.reports(*self.epoch.borrow(), into);
+        self.taken.reports(into);
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
-        self.taken.conditions(*self.epoch.borrow())
+        self.taken.conditions()
     }
 
     fn is_connected(&self) -> Option<bool> {
@@ -180,18 +169,12 @@ impl Sink for SqsSink {
     }
 
     fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.taken.wait_for_events(eager).await;
-        })
+        Box::pin(self.taken.wait_for_events(eager))
     }
 
     fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
-        Box::pin(async move {
-            self.made.clear();
-            let before = *self.epoch.borrow();
-            self.epoch.send_modify(|epoch| *epoch += 1);
-            self.taken.replaced(before);
-            Ok(())
-        })
+        self.made.clear();
+        self.taken.replace();
+        Box::pin(ready(Ok(())))
     }
 }

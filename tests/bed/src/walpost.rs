@@ -144,7 +144,7 @@ impl Drop for Walpost {
 }
 
 impl Walpost {
-    /// `program` is `env!("CARGO_BIN_EXE_walpost")` in the tests of walpost.
+    /// `program` is [`crate::fixture::program`] in the tests of walpost.
     pub fn builder(program: impl AsRef<Path>) -> WalpostBuilder {
         WalpostBuilder {
             program: program.as_ref().to_owned(),
