@@ -18,34 +18,15 @@ use crate::config::{
 use crate::conninfo::ConnInfo;
 use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
 use crate::destination::kafka::{kafka, no_creation};
-use crate::destination::{self, Context, DestinationError, Opened};
+use crate::destination::{self, Context, Opened};
 use crate::metrics::Metrics;
 use crate::record::{Profile, Router, TopicsAllowed};
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
-use crate::sink::SinkError;
 use crate::source::{CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
 use crate::state::UnfinishedRows;
 use walpost_core::relay::Core;
 
-/// Why a relay cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum AssemblyError {
-    /// An invalid value in the configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// An invalid property of Kafka's client.
-    #[error(transparent)]
-    Sink(#[from] SinkError),
-}
-
-impl From<DestinationError> for AssemblyError {
-    fn from(error: DestinationError) -> Self {
-        match error {
-            DestinationError::Config(error) => Self::Config(error),
-            DestinationError::Sink(error) => Self::Sink(error),
-        }
-    }
-}
+pub use crate::destination::AssemblyError;
 
 /// Builds a relay from the configured outbox to the configured Kafka cluster, and the handle that
 /// stops it. Nothing connects before [`Relay::run`].

@@ -5,7 +5,6 @@ use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Config, Environment};
-use crate::destination::kafka;
 use crate::lsn::Lsn;
 use crate::setup::{AdoptError, Positions, Wanted};
 use crate::state::unix_ms;
@@ -90,9 +89,8 @@ pub(super) async fn positions(
         complain(&error.to_string());
         Exit::Config
     })?;
-    let kafka = kafka::kafka(config);
     let wanted = Wanted { command, create, may_lack_slot: false };
-    let read = Positions::read(config, &conninfo, &kafka, wanted).await;
+    let read = Positions::read(config, &conninfo, wanted).await;
     read.map_err(failed)
 }
 

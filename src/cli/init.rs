@@ -10,7 +10,7 @@ use super::stdout::{complain, print, say, with_flags};
 use super::{Exit, adopt, block_on, configuration, init_file, logged, recover, require_kafka};
 use crate::config::{self, Config, Environment, Flags, Origin, Setting, SinkKind, quoted};
 use crate::conninfo::ConnInfo;
-use crate::destination::{self, kafka};
+use crate::destination;
 use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
 use crate::setup::{
     self, AdoptError, Doubt, InitError, InitPlan, Object, Positions, Stage, Step, Wanted,
@@ -194,11 +194,10 @@ async fn positions_if_free(
     config: &Config,
     conninfo: &ConnInfo,
 ) -> Result<Option<Positions>, AdoptError> {
-    let kafka = kafka::kafka(config);
     let wanted = Wanted { command: "walpost init", create: true, may_lack_slot: false };
     let deadline = Instant::now() + IN_USE_LIMIT;
     loop {
-        match Positions::read(config, conninfo, &kafka, wanted).await {
+        match Positions::read(config, conninfo, wanted).await {
             Err(AdoptError::InUse { .. }) if Instant::now() < deadline => {
                 tokio::time::sleep(IN_USE_INTERVAL).await;
             }

@@ -9,7 +9,6 @@ use super::stdout::{complain, print, say, with_flags};
 use super::{Exit, block_on, logged, require_kafka, run};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
-use crate::destination::kafka;
 use crate::metrics::Metrics;
 use crate::recovery::{Compared, Listed, Purpose, Recovery, RecoveryError, RowWish, Since};
 use crate::setup::{AdoptError, Positions, Wanted};
@@ -76,9 +75,8 @@ pub(super) async fn positions(
     creates: bool,
 ) -> Result<Positions, RecoveryError> {
     let conninfo = assembly::conninfo(config, environment)?;
-    let kafka = kafka::kafka(config);
     let wanted = Wanted { command: APPLICATION_NAME, create: creates, may_lack_slot: true };
-    Ok(Positions::read(config, &conninfo, &kafka, wanted).await?)
+    Ok(Positions::read(config, &conninfo, wanted).await?)
 }
 
 /// Prints the error.

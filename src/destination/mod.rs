@@ -62,7 +62,7 @@ pub(crate) trait Destination: Sync {
     fn names(&self) -> Names;
 
     /// Makes the sink, and the store of the position if it has one. Nothing connects yet.
-    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError>;
+    fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError>;
 
     /// Where events go, for the log.
     fn description(&self, config: &Config) -> Description;
@@ -138,9 +138,9 @@ pub(crate) struct Check<'a> {
     pub(crate) slot: Option<&'a SlotAt>,
 }
 
-/// Why a destination cannot be opened.
+/// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DestinationError {
+pub enum AssemblyError {
     /// An invalid value in the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -7,7 +7,7 @@ use super::new_slot::Doubt;
 use crate::config::{Config, SinkKind};
 use crate::conninfo::ConnInfo;
 use crate::destination;
-use crate::destination::kafka::{KafkaConfig, MetadataClient, TopicAt};
+use crate::destination::kafka::{KafkaConfig, MetadataClient, TopicAt, kafka};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::position::EventPosition;
@@ -119,7 +119,6 @@ impl Positions {
     pub(crate) async fn read(
         config: &Config,
         conninfo: &ConnInfo,
-        kafka: &KafkaConfig,
         wanted: Wanted<'_>,
     ) -> Result<Self, AdoptError> {
         let Wanted { command, create, may_lack_slot } = wanted;
@@ -154,14 +153,14 @@ impl Positions {
             other => AdoptError::NoStore(other.name()),
         };
         let destination = destination::of(config);
-        let place = destination.place_of_position(config).ok_or_else(none)?;
-        let mut store = destination.store(config).ok_or_else(none)?;
+        let kept = destination.store(config).zip(destination.place_of_position(config));
+        let (mut store, place) = kept.ok_or_else(none)?;
         let mut opened = open(&mut *store, &key).await;
         if opened == StateEvent::Missing
             && create
             && let Some(topic) = &config.delivery.state_topic
         {
-            let (kafka, topic) = (kafka.clone(), topic.clone());
+            let (kafka, topic) = (kafka(config), topic.clone());
             let created = tokio::task::spawn_blocking(move || create_topic(&kafka, &topic));
             created.await.map_err(|error| AdoptError::Brokers(error.to_string()))??;
             opened = open(&mut *store, &key).await;

@@ -41,14 +41,14 @@ mod topic_lookup;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use super::parts::settings::layout;
-use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use super::parts;
+use super::{AssemblyError, Check, Context, Description, Destination, Opened};
 use crate::config::{Config, DeliveryMode, SinkKind, without_logins};
 use crate::findings::Findings;
-use crate::record::{Names, Policy};
-use crate::relay::{CommitLimits, StateSettings};
+use crate::record::Names;
+use crate::relay::StateSettings;
 use crate::sink::BoxFuture;
-use crate::state::{StateStore, UnfinishedRows};
+use crate::state::StateStore;
 
 pub(crate) use auxiliary::{
     Callbacks, begins_transactions, client_config, code_of, consumer_config, is_reconnecting,
@@ -95,35 +95,31 @@ impl Destination for Kafka {
         Names::KAFKA
     }
 
-    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+    fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, environment, metrics, rows } = context;
         let (kafka, properties) = (kafka(config), kafka_source(config, environment));
-        let metrics = Arc::clone(metrics);
-        let settings = |topic: &str| state_settings(config, topic, &kafka, rows.clone());
+        let (metrics, again) = (Arc::clone(metrics), properties.clone());
         let topic = config.delivery.state_topic.as_deref();
-        match config.delivery.mode {
+        let (opened, store) = match config.delivery.mode {
             DeliveryMode::AtLeastOnce => {
-                let sink = KafkaSink::new(&kafka, metrics)?.reloading_from(properties.clone());
-                let opened = Opened::without_position(sink);
-                Ok(match topic {
-                    Some(topic) => opened.keeping(kafka_state(properties, topic), settings(topic)),
-                    None => opened,
-                })
+                let sink = KafkaSink::new(&kafka, metrics)?.reloading_from(again);
+                let store = topic.map(|topic| kafka_state(properties, topic));
+                (Opened::without_position(sink), store)
             }
             DeliveryMode::ExactlyOnce => {
                 let sink = TransactionalSink::new(&kafka, metrics)?;
                 let transactions = sink.transactions();
-                let sink = sink.reloading_from(properties.clone());
-                let opened = Opened { is_exactly_once: true, ..Opened::without_position(sink) };
-                Ok(match topic {
-                    Some(topic) => {
-                        let store = kafka_state_with_events(properties, topic, transactions);
-                        opened.keeping(store, settings(topic))
-                    }
-                    None => opened,
-                })
+                let store =
+                    topic.map(|topic| kafka_state_with_events(properties, topic, transactions));
+                let opened = Opened::without_position(sink.reloading_from(again));
+                (Opened { is_exactly_once: true, ..opened }, store)
             }
-        }
+        };
+        let Some((topic, store)) = topic.zip(store) else { return Ok(opened) };
+        let at = (topic.to_owned(), state_topic(topic));
+        let timeout = transaction_timeout(&kafka) / 3;
+        let settings = parts::settings::state_settings(config, at, (None, timeout));
+        Ok(opened.keeping(store, StateSettings { rows: rows.clone(), ..settings }))
     }
 
     fn description(&self, config: &Config) -> Description {
@@ -159,28 +155,5 @@ impl Destination for Kafka {
             findings
                 .append(checked.await.unwrap_or_else(|error| resume_unwind(error.into_panic())));
         })
-    }
-}
-
-fn state_settings(
-    config: &Config,
-    topic: &str,
-    kafka: &KafkaConfig,
-    rows: Option<UnfinishedRows>,
-) -> StateSettings {
-    let delivery = &config.delivery;
-    StateSettings {
-        delivery_id: delivery.id.clone(),
-        topic: topic.to_owned(),
-        place: state_topic(topic),
-        layout: layout(config),
-        skips: config.poison.include(Policy::Skip),
-        lossy_store: None,
-        rows,
-        commits: CommitLimits {
-            interval: delivery.commit_interval,
-            bytes: delivery.transaction_bytes,
-            timeout: transaction_timeout(kafka) / 3,
-        },
     }
 }

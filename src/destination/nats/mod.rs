@@ -42,7 +42,7 @@ mod url;
 use std::sync::Arc;
 
 use super::parts::claims::Claims;
-use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened};
 use crate::config::{Config, Environment, SinkKind};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -80,7 +80,7 @@ impl Destination for Nats {
         NAMES
     }
 
-    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+    fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, environment, metrics, .. } = context;
         let nats = nats_config(config, environment)?;
         let (source, claims) = (nats_source(config, environment), Claims::default());

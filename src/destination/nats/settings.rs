@@ -8,7 +8,7 @@ use secrecy::ExposeSecret as _;
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::destination::nats::{KEY, bucket, check_subject};
 use crate::destination::nats::{NatsConfig, NatsSource, NatsUrl, SubjectTemplate};
-use crate::destination::parts::settings::{check_too_large, stored_beside, tls_files};
+use crate::destination::parts::settings::{self, check_too_large, tls_files};
 use crate::relay::StateSettings;
 
 /// A write that takes this long has failed already.
@@ -20,7 +20,7 @@ pub(super) fn place(config: &Config) -> String {
 
 pub(super) fn state_settings(config: &Config) -> StateSettings {
     let key = format!("{}/{KEY}", bucket(&config.nats.stream));
-    stored_beside(config, (key, place(config)), ("NATS", WRITE_LIMIT))
+    settings::state_settings(config, (key, place(config)), (Some("NATS"), WRITE_LIMIT))
 }
 
 /// The configured servers and stream.

@@ -275,13 +275,11 @@ impl Linked for NatsSink {
         &mut self.producer
     }
 
-    fn take_events(&mut self) {
-        while let Some(event) = self.producer.next_event() {
-            match event {
-                Event::Synced(synced) => self.synced(synced),
-                Event::Done(batch, at) => self.stored(&batch, at),
-                Event::Failed(failure) => self.failed(&failure),
-            }
+    fn happened(&mut self, event: Event<NatsLink>) {
+        match event {
+            Event::Synced(synced) => self.synced(synced),
+            Event::Done(batch, at) => self.stored(&batch, at),
+            Event::Failed(failure) => self.failed(&failure),
         }
     }
 

@@ -429,8 +429,15 @@ pub(crate) trait Linked: Outlet + Send + Sync {
 
     fn producer_mut(&mut self) -> &mut Producer<Self::Link>;
 
-    /// Takes what has happened to the connection and to what was sent.
-    fn take_events(&mut self);
+    /// Something has happened to the connection, or to what was sent.
+    fn happened(&mut self, event: Event<Self::Link>);
+
+    /// Takes all that has happened.
+    fn take_events(&mut self) {
+        while let Some(event) = self.producer_mut().next_event() {
+            self.happened(event);
+        }
+    }
 
     /// Asks for a connection if there is none.
     fn connect(&mut self);

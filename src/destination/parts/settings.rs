@@ -61,11 +61,12 @@ pub(crate) fn tls_files(
     Ok((roots.as_ref().map(own).or_else(source::system_bundle), identity))
 }
 
-/// Of a store that is at the destination beside the stream: the state key that `topic` names.
-pub(crate) fn stored_beside(
+/// How the position is kept under the key `topic`, in a place that messages call `place`. A transaction
+/// commits within `timeout`; `lossy_store` is what keeps the position beside the events, and may lose both.
+pub(crate) fn state_settings(
     config: &Config,
     (topic, place): (String, String),
-    (store, timeout): (&'static str, Duration),
+    (lossy_store, timeout): (Option<&'static str>, Duration),
 ) -> StateSettings {
     StateSettings {
         delivery_id: config.delivery.id.clone(),
@@ -73,7 +74,7 @@ pub(crate) fn stored_beside(
         place,
         layout: layout(config),
         skips: config.poison.include(Policy::Skip),
-        lossy_store: Some(store),
+        lossy_store,
         rows: None,
         commits: CommitLimits {
             interval: config.delivery.commit_interval,

@@ -36,7 +36,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened};
 use crate::config::{Config, Environment, SinkKind};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -65,7 +65,7 @@ impl Destination for RabbitMq {
         NAMES
     }
 
-    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+    fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, environment, metrics, .. } = context;
         let rabbitmq = rabbit_config(config, environment)?;
         let source = rabbit_source(config, environment);

@@ -138,28 +138,22 @@ impl Linked for RabbitSink {
         &mut self.producer
     }
 
-    fn take_events(&mut self) {
-        while let Some(event) = self.producer.next_event() {
-            match event {
-                Event::Synced(synced) => {
-                    self.producer.asked();
-                    self.open = Some(synced);
-                }
-                Event::Done(Done::Delivered(tally), at) => self.producer.delivered(&tally, at),
-                Event::Done(Done::Suspect { seq, topic, refusal }, at) => {
-                    self.producer.metrics.publish_error(&topic, REFUSED);
-                    self.producer.in_flight -= 1;
-                    self.producer.reports.push(Report {
-                        seq,
-                        outcome: Outcome::Suspect(refusal),
-                        at,
-                    });
-                }
-                Event::Done(Done::Retried { topic }, _) => {
-                    self.producer.metrics.publish_error(&topic, RETRIED);
-                }
-                Event::Failed(failure) => self.failed(&failure),
+    fn happened(&mut self, event: Event<RabbitLink>) {
+        match event {
+            Event::Synced(synced) => {
+                self.producer.asked();
+                self.open = Some(synced);
             }
+            Event::Done(Done::Delivered(tally), at) => self.producer.delivered(&tally, at),
+            Event::Done(Done::Suspect { seq, topic, refusal }, at) => {
+                self.producer.metrics.publish_error(&topic, REFUSED);
+                self.producer.in_flight -= 1;
+                self.producer.reports.push(Report { seq, outcome: Outcome::Suspect(refusal), at });
+            }
+            Event::Done(Done::Retried { topic }, _) => {
+                self.producer.metrics.publish_error(&topic, RETRIED);
+            }
+            Event::Failed(failure) => self.failed(&failure),
         }
     }
 

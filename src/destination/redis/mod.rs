@@ -33,7 +33,7 @@ mod url;
 use std::sync::Arc;
 
 use super::parts::claims::Claims;
-use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened};
 use crate::config::{Config, Environment, SinkKind};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -69,7 +69,7 @@ impl Destination for Redis {
         NAMES
     }
 
-    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+    fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, environment, metrics, .. } = context;
         let redis = redis_config(config, environment)?;
         let (source, claims) = (redis_source(config, environment), Claims::default());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret as _;
 
 use crate::config::{Config, ConfigError, Environment, Setting};
-use crate::destination::parts::settings::{check_too_large, stored_beside, tls_files};
+use crate::destination::parts::settings::{self, check_too_large, tls_files};
 use crate::destination::redis::owner_key;
 use crate::destination::redis::{RedisConfig, RedisSource, RedisUrl};
 use crate::relay::StateSettings;
@@ -20,7 +20,11 @@ pub(super) fn place(config: &Config) -> String {
 pub(super) fn state_settings(config: &Config) -> StateSettings {
     let place = place(config);
     // Nothing is committed by it.
-    stored_beside(config, (owner_key(&config.redis.stream), place), ("Redis", WRITE_LIMIT / 3))
+    settings::state_settings(
+        config,
+        (owner_key(&config.redis.stream), place),
+        (Some("Redis"), WRITE_LIMIT / 3),
+    )
 }
 
 /// The configured server and streams.

@@ -256,13 +256,11 @@ impl Linked for RedisSink {
         &mut self.producer
     }
 
-    fn take_events(&mut self) {
-        while let Some(event) = self.producer.next_event() {
-            match event {
-                Event::Synced(synced) => self.synced(synced),
-                Event::Done(batch, at) => self.added(&batch, at),
-                Event::Failed(failure) => self.failed(&failure),
-            }
+    fn happened(&mut self, event: Event<RedisLink>) {
+        match event {
+            Event::Synced(synced) => self.synced(synced),
+            Event::Done(batch, at) => self.added(&batch, at),
+            Event::Failed(failure) => self.failed(&failure),
         }
     }
 

@@ -23,7 +23,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use super::{Check, Context, Description, Destination, DestinationError, Opened};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened};
 use crate::config::{Config, Environment, SinkKind};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -51,7 +51,7 @@ impl Destination for Sqs {
         NAMES
     }
 
-    fn open(&self, context: &Context<'_>) -> Result<Opened, DestinationError> {
+    fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, environment, metrics, .. } = context;
         let sqs = sqs_config(config, environment)?;
         let source = sqs_source(config, environment);
