@@ -7,7 +7,7 @@
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-destinations bench-instructions bench-matrix bench-peers \
   bench-records book consumers corpus deb-test debezium debezium-corpus demo \
-  demo-compose deny docker-test docs e2e faults features fuzz helm-test help lint long monitoring other-kafka \
+  demo-compose deny docker-test docs e2e faults features fuzz helm-test help lint long monitoring msrv other-kafka \
   packaging-test patroni release setup simulate soak test unit writers
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, the
@@ -77,6 +77,7 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 	  { echo "a default build of walpost would contain crash points" >&2; exit 1; }
 	cargo clippy $(PROGRAM) --all-targets --features $(FEATURES) -- -D warnings
 	cargo clippy $(OUTBOX) --all-targets --all-features -- -D warnings
+	cargo clippy --package walpost-instructions --all-targets -- -D warnings
 	@# Users build without the features of the tests, and some targets build the test bed alone.
 	cargo check --package walpost
 	cargo check --package walpost-bed
@@ -87,6 +88,13 @@ features: setup ## Check the Rust client with each of its features alone, and wa
 	cargo test --package walpost --lib -- config:: destination::
 	for feature in derive tokio-postgres sqlx diesel-async opentelemetry tracing; do \
 	  cargo clippy --package walpost-outbox --no-default-features --features $$feature -- -D warnings || exit 1; done
+
+# The compiler comes from rustup.
+MSRV = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+msrv: setup ## Build walpost and the Rust client with the oldest compiler that they support
+	rustup toolchain install $(MSRV) --profile minimal --no-self-update
+	cargo +$(MSRV) check --locked --package walpost --features destinations,traces
+	cargo +$(MSRV) check --locked $(OUTBOX) --all-features
 
 unit: setup ## Run unit and property tests (NAME=part of a name)
 	cargo test $(PROGRAM) --features $(FEATURES) --lib -- $(NAME)
@@ -202,7 +210,7 @@ bench-records: setup ## Measure time and allocations per event inside walpost
 bench-instructions: ## Count instructions per event inside walpost, with callgrind
 	@tests/bed/setup.sh instructions
 	@GUNGRAUN_RUNNER="$$(packaging/tool gungraun-runner)" && export GUNGRAUN_RUNNER && mkdir -p target/bench && \
-	  cargo bench --package walpost-core --profile instructions --bench instructions -- --callgrind-metrics=ir \
+	  cargo bench --package walpost-instructions --profile instructions --bench instructions -- --callgrind-metrics=ir \
 	    >target/bench/instructions.log || { cat target/bench/instructions.log; exit 1; }
 	@benches/instructions/table target/bench/instructions.log
 
