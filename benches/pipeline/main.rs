@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
+use walpost_bed::Major;
 
 use crate::backlog::Shape;
 use crate::conditions::{ConditionArgs, Conditions, OtherWrites};
@@ -124,6 +125,9 @@ struct Plan {
     /// slots of the bench keep log while it runs
     #[arg(long, requires = "bootstrap_servers", value_name = "URL")]
     source: Option<String>,
+    /// Major version of its own PostgreSQL. Default: the newest one that the system has installed, or 15
+    #[arg(long, value_parser = major, conflicts_with = "source", value_name = "MAJOR")]
+    postgres: Option<Major>,
     /// A Kafka of yours; topics that begin with walpost-bench- are made on it
     #[arg(long, requires = "source", value_name = "LIST")]
     bootstrap_servers: Option<String>,
@@ -140,7 +144,17 @@ struct Plan {
     bench: bool,
 }
 
+/// A version that the test bed can install.
+fn major(text: &str) -> Result<Major, String> {
+    let found = Major::ALL.into_iter().find(|major| major.number().to_string() == text);
+    found.ok_or_else(|| "it is from 14 to 18".to_owned())
+}
+
 impl Plan {
+    fn major(&self) -> Major {
+        self.postgres.or_else(Major::of_the_system).unwrap_or(Major::V15)
+    }
+
     fn has(&self, part: Part) -> bool {
         if !self.parts.is_empty() {
             self.parts.contains(&part)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use tokio_postgres::{Client, Statement};
-use walpost_bed::{DelayProxy, Major, Postgres};
+use walpost_bed::{DelayProxy, Postgres};
 use walpost_outbox::tokio_postgres::{Prepared, Transaction};
 use walpost_outbox::{Event, Outbox};
 
@@ -97,7 +97,7 @@ struct Application {
 
 pub(crate) async fn bench(plan: &Plan, report: &mut Report) {
     println!("\npublishing:");
-    let postgres = Postgres::builder(Major::of_the_system().unwrap_or(Major::V15))
+    let postgres = Postgres::builder(plan.major())
         .setting("fsync", "on")
         .setting("max_wal_size", "8GB")
         .start()

@@ -53,7 +53,7 @@ impl Report {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let (own, pg_recvlogical) = (given.is_none(), pg_recvlogical::version());
+        let own = given.is_none();
         let machine = json!({
             "walpost": env!("CARGO_PKG_VERSION"),
             "librdkafka": rdkafka::util::get_rdkafka_version().1,
@@ -62,9 +62,8 @@ impl Report {
             "memory": memory(),
             "linux": kernel.trim(),
             "cores_shared_with_servers_and_consumer": own,
-            // Servers of the bench's own are of the installation that has pg_recvlogical.
-            "postgresql": given.unwrap_or(&pg_recvlogical),
-            "pg_recvlogical": pg_recvlogical,
+            "postgresql": given.map_or_else(|| plan.major().number().to_string(), str::to_owned),
+            "pg_recvlogical": pg_recvlogical::version(),
             "kafka": own.then(Kafka::version),
             "debezium": plan.peers.then(Debezium::version),
             "rows": plan.rows,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio_postgres::{Client, NoTls};
-use walpost_bed::{Admin, Cluster, DelayProxy, Kafka, Major, Postgres, Tail, Topics};
+use walpost_bed::{Admin, Cluster, DelayProxy, Kafka, Postgres, Tail, Topics};
 
 use crate::Plan;
 use crate::conditions::Conditions;
@@ -70,7 +70,7 @@ impl Servers {
             let source = recreated(given).await;
             return Self { source, bootstrap: bootstrap.clone(), own: None };
         }
-        let postgres = Postgres::builder(Major::of_the_system().unwrap_or(Major::V15))
+        let postgres = Postgres::builder(plan.major())
             .setting("max_wal_size", "8GB")
             .setting("shared_buffers", "512MB")
             .setting("synchronous_commit", "on")
