@@ -227,7 +227,7 @@ settings! {
     HttpAuthorization = row("http.authorization", Text, "Value of the header `authorization`, for instance `Bearer …`.")
         .details("`WALPOST_HTTP_AUTHORIZATION_FILE` is read again at each connect.")
         .variable().secret();
-    HttpLanes = row("http.lanes", Number, "How many requests may be in flight: events are spread over lanes by their key, and each lane sends one at a time.")
+    HttpLanes = row("http.lanes", Number, "How many requests may be in flight, each of another key.")
         .details("From 1 to 1024.")
         .variable().default("16");
     HttpTimeout = row("http.timeout", Duration, "How long an answer may take. Accepts `ms`, `s` and `min`.")

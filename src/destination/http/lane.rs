@@ -1,6 +1,5 @@
 //! A lane: one connection, with one request in flight.
 
-use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,20 +10,19 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use secrecy::ExposeSecret as _;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::config::{HttpConfig, HttpSource};
 use super::connection::{Connection, connect, is_of_tls};
-use super::patience::{Limits, Patience, Tried};
+use super::patience::{Limits, Patience};
+use super::queue::{Again, Queue, Queued};
 use super::request::Delivery;
 use super::verdict::{Verdict, verdict};
 use crate::destination::parts::attempts::{Attempts, Failure, REJECTIONS, chain};
 use crate::destination::parts::delays::delays;
 use crate::excerpt::at_most;
 use crate::outlet::{Ground, Refusal};
-use crate::position::EventPosition;
 use crate::sink::Outcome;
 
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -55,24 +53,23 @@ pub(super) struct Lane {
     number: u16,
     source: HttpSource,
     epoch: watch::Receiver<u64>,
-    attempts: Arc<Attempts<u16>>,
+    queue: Arc<Queue>,
+    attempts: Arc<Attempts<Failing>>,
     /// How many suspects there were, in all lanes. What is accepted later is evidence, so it has to be sent
     /// with the configuration of then: over a connection that was opened since.
     suspects: Arc<AtomicU64>,
     open: Option<Open>,
     /// The body of the last answer.
     rest: Option<(StatusCode, Incoming)>,
-    tried: Tried,
     limits: Limits,
 }
 
-/// An event on its way to a lane.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) position: EventPosition,
-    /// Events with the same number keep their order.
-    pub(super) order: u64,
-    pub(super) delivery: Delivery,
+/// What fails and recovers by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Failing {
+    Lane(u16),
+    /// The events of a key.
+    Key(u64),
 }
 
 /// An open connection, and the configuration that it was opened with.
@@ -82,12 +79,6 @@ struct Open {
     since: Instant,
     /// See [`Lane::suspects`].
     suspects: u64,
-}
-
-/// Whether events of the same order may follow one.
-enum Passed {
-    Yes,
-    No,
 }
 
 /// Nothing more is to be sent: the sink is gone.
@@ -117,42 +108,36 @@ impl Unanswered {
     }
 }
 
+/// Waits until the sink is gone.
+async fn ended(epoch: &mut watch::Receiver<u64>) -> Gone {
+    while epoch.changed().await.is_ok() {}
+    Gone
+}
+
 impl Lane {
     pub(super) fn new(
-        number: u16,
-        source: HttpSource,
+        (number, source): (u16, HttpSource),
         epoch: watch::Receiver<u64>,
-        attempts: Arc<Attempts<u16>>,
+        (queue, attempts): (Arc<Queue>, Arc<Attempts<Failing>>),
         suspects: Arc<AtomicU64>,
     ) -> Self {
-        let (open, rest) = (None, None);
-        let (tried, limits) = (Tried::default(), Limits::default());
-        Self { number, source, epoch, attempts, suspects, open, rest, tried, limits }
+        let (open, rest, limits) = (None, None, Limits::default());
+        Self { number, source, epoch, queue, attempts, suspects, open, rest, limits }
     }
 
     /// Works until the sink is gone.
-    pub(super) async fn run(mut self, mut events: UnboundedReceiver<Queued>) {
-        let mut suspects = (0, HashSet::new());
+    pub(super) async fn run(mut self) {
+        let (queue, mut epoch) = (Arc::clone(&self.queue), self.epoch.clone());
         loop {
             let queued = tokio::select! {
                 biased;
-                queued = events.recv() => queued,
+                queued = queue.next() => queued,
+                Gone = ended(&mut epoch) => return,
                 // One lane suffices.
                 never = self.watch(), if self.number == 0 => match never {},
             };
-            let Some(queued) = queued else { return };
-            let (epoch, order) = (queued.delivery.sent.epoch, queued.order);
-            if suspects.0 != epoch {
-                suspects = (epoch, HashSet::new());
-            }
-            // What has to follow a suspect is produced again, behind it.
-            if epoch < *self.epoch.borrow_and_update() || suspects.1.contains(&order) {
-                continue;
-            }
-            match self.deliver(queued).await {
-                Ok(Passed::Yes) => {}
-                Ok(Passed::No) => drop(suspects.1.insert(order)),
-                Err(Gone) => return,
+            if let Err(Gone) = self.deliver(queued).await {
+                return;
             }
         }
     }
@@ -165,7 +150,7 @@ impl Lane {
                 Ok(since) => (since + WATCH_INTERVAL).saturating_duration_since(Instant::now()),
                 Err(failure) => {
                     self.open = None;
-                    self.attempts.fails(self.number, failure, None);
+                    self.attempts.fails(Failing::Lane(self.number), failure, None);
                     delays.next().unwrap_or(RETRY_DELAYS[1])
                 }
             };
@@ -179,82 +164,131 @@ impl Lane {
         let Some(open) = &mut self.open else { return Ok(Instant::now()) };
         let since = open.since;
         open.connection.is_wanted().await?;
-        self.attempts.works(&self.number);
+        self.attempts.works(&Failing::Lane(self.number));
         open.connection.ended().await;
         self.open = None;
         Ok(since)
     }
 
-    /// Sends an event until the endpoint takes it, it is a suspect, or its epoch is over.
-    async fn deliver(&mut self, queued: Queued) -> Result<Passed, Gone> {
-        let Queued { position, delivery, .. } = queued;
-        let [mut delays, mut pauses] = [RETRY_DELAYS, REJECTION_PAUSES].map(delays);
+    /// Sends an event until the endpoint takes it, it is a suspect, its epoch is over, or others can be sent
+    /// meanwhile.
+    async fn deliver(&mut self, mut queued: Queued) -> Result<(), Gone> {
         let mut epoch = self.epoch.clone();
-        let mut rejections = 0;
+        if queued.delivery.sent.epoch < *epoch.borrow_and_update() {
+            self.queue.given_up(queued.order);
+            return Ok(());
+        }
         loop {
             let attempted = tokio::select! {
-                attempted = self.attempt(&delivery) => Some(attempted),
+                attempted = self.attempt_often(&queued.delivery) => Some(attempted),
                 changed = epoch.changed() => {
                     changed.map_err(|_| Gone)?;
                     None
                 }
             };
-            let (failure, after) = match attempted {
+            let (failure, ground, patience, after) = match attempted {
                 None => {
                     // A request that was given up must not stay in front of the next one.
                     (self.open, self.rest) = (None, None);
-                    self.attempts.gives_up(&self.number);
-                    return Ok(Passed::Yes);
+                    self.gives_up(queued.order);
+                    return Ok(());
                 }
                 Some(Verdict::Delivered) => {
-                    self.tried.succeeds(position);
-                    self.done(delivery, Outcome::Delivered);
+                    self.queue.delivered(queued.position, queued.order);
+                    self.done(queued, Outcome::Delivered);
                     self.finish().await;
-                    return Ok(Passed::Yes);
+                    return Ok(());
                 }
-                // Another of the machines behind the address may take it.
-                Some(Verdict::Failed { patience: Patience::None, .. })
-                    if rejections + 1 < REJECTIONS =>
-                {
-                    rejections += 1;
-                    (self.open, self.rest) = (None, None);
-                    sleep(pauses.next().unwrap_or(REJECTION_PAUSES[1])).await;
-                    continue;
-                }
-                Some(Verdict::Failed { failure, ground, patience, .. })
-                    if self.tried.fails(position, patience, self.limits, Instant::now()) =>
-                {
-                    // It is tried again with the configuration of then, and perhaps by another
-                    // of the machines behind the address.
-                    self.suspects.fetch_add(1, Ordering::Relaxed);
-                    self.finish().await;
-                    self.open = None;
-                    let reason = failure.to_string();
-                    let refusal = Refusal { ground, may_pass: false, reason };
-                    self.done(delivery, Outcome::Suspect(refusal));
-                    return Ok(Passed::No);
-                }
-                Some(Verdict::Failed { failure, after, .. }) => {
-                    rejections = 0;
-                    (failure, after)
+                Some(Verdict::Failed { failure, ground, patience, after }) => {
+                    (failure, ground, patience, after)
                 }
             };
-            self.attempts.fails(self.number, failure, [delivery.sent.topic.as_str()]);
+            if self.queue.fails(&queued, patience, self.limits) {
+                self.suspects(queued, &failure, ground).await;
+                return Ok(());
+            }
+            let is_for_all =
+                after.is_some() || patience == Patience::Endless && ground != Ground::MissingTopic;
+            if matches!(failure, Failure::Unreachable(_)) && patience == Patience::Endless {
+                self.queue.is_away();
+            }
+            let of_lane = Failing::Lane(self.number);
+            let failing = if is_for_all { of_lane } else { Failing::Key(queued.order) };
+            self.attempts.fails(failing, failure, [queued.delivery.sent.topic.as_str()]);
+            if !is_for_all {
+                // The endpoint has answered the lane.
+                self.attempts.gives_up(&of_lane);
+            }
             self.finish().await;
-            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]);
-            tokio::select! {
-                () = sleep(delay.max(after.unwrap_or_default())) => {}
-                changed = epoch.changed() => {
-                    self.attempts.gives_up(&self.number);
-                    return changed.map(|()| Passed::Yes).map_err(|_| Gone);
+            let delays = queued.delays.get_or_insert_with(|| delays(RETRY_DELAYS));
+            let delay = delays.next().unwrap_or(RETRY_DELAYS[1]).max(after.unwrap_or_default());
+            if !is_for_all {
+                match self.queue.again_at(Instant::now() + delay, queued) {
+                    Again::TooMany(back) => queued = back,
+                    Again::Later => return Ok(()),
+                    Again::GivenUp => {
+                        self.attempts.gives_up(&failing);
+                        return Ok(());
+                    }
                 }
+            }
+            tokio::select! {
+                () = sleep(delay) => {}
+                changed = epoch.changed() => {
+                    self.gives_up(queued.order);
+                    return changed.map_err(|_| Gone);
+                }
+            }
+            if !is_for_all {
+                // One of those that wait may be taken by now.
+                if let Again::GivenUp = self.queue.again_now(queued) {
+                    self.attempts.gives_up(&failing);
+                }
+                return Ok(());
             }
         }
     }
 
-    fn done(&self, delivery: Delivery, outcome: Outcome) {
-        self.attempts.works(&self.number);
-        self.attempts.done(delivery.sent, outcome);
+    /// Sends an event until it is not rejected, or has been often enough: another of the machines behind the
+    /// address may take it.
+    async fn attempt_often(&mut self, delivery: &Delivery) -> Verdict {
+        let mut pauses = delays(REJECTION_PAUSES);
+        for _ in 1..REJECTIONS {
+            match self.attempt(delivery).await {
+                Verdict::Failed { patience: Patience::None, .. } => {
+                    (self.open, self.rest) = (None, None);
+                    sleep(pauses.next().unwrap_or(REJECTION_PAUSES[1])).await;
+                }
+                verdict => return verdict,
+            }
+        }
+        self.attempt(delivery).await
+    }
+
+    /// The event is tried again with the configuration of then, and perhaps by another of the machines behind
+    /// the address.
+    async fn suspects(&mut self, queued: Queued, failure: &Failure, ground: Ground) {
+        self.suspects.fetch_add(1, Ordering::Relaxed);
+        self.finish().await;
+        self.open = None;
+        let refusal = Refusal { ground, may_pass: false, reason: failure.to_string() };
+        self.queue.close(&queued);
+        self.done(queued, Outcome::Suspect(refusal));
+    }
+
+    /// The event is produced again.
+    fn gives_up(&self, order: u64) {
+        self.attempts.gives_up(&Failing::Lane(self.number));
+        self.attempts.gives_up(&Failing::Key(order));
+        self.queue.given_up(order);
+    }
+
+    fn done(&self, queued: Queued, outcome: Outcome) {
+        self.attempts.works(&Failing::Lane(self.number));
+        if queued.delays.is_some() {
+            self.attempts.works(&Failing::Key(queued.order));
+        }
+        self.attempts.done(queued.delivery.sent, outcome);
     }
 
     async fn attempt(&mut self, delivery: &Delivery) -> Verdict {

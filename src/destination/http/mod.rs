@@ -1,9 +1,9 @@
 //! The sink for an HTTP endpoint, a webhook: each event is the body of one POST request.
 //!
-//! HTTP has no order between requests. So events are spread over lanes by their key, and a lane has
-//! one request in flight: the next one is sent after an answer of 2xx. What may succeed later is
-//! sent again by the lane itself, which keeps the order. What the endpoint rejects for good is
-//! reported, and the lane sends nothing more before the producer is replaced: nothing passes it.
+//! HTTP has no order between requests. So one event of a key is under way at most: the next one is sent
+//! after an answer of 2xx. A lane has one request in flight, and takes any event whose key is free. What may
+//! succeed later is sent again, while others are sent. What the endpoint rejects for good is reported, and
+//! nothing more of its key is sent before the producer is replaced.
 //!
 //! Signatures are those of Standard Webhooks
 //! (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>).
@@ -14,6 +14,7 @@ mod connection;
 mod lane;
 mod names;
 mod patience;
+mod queue;
 mod request;
 mod settings;
 mod signature;

@@ -1,5 +1,6 @@
 //! How long an event is sent again before it is a suspect. Pure.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::position::EventPosition;
@@ -32,13 +33,15 @@ pub(super) struct Limits {
     pub(super) give_up_after: Option<Duration>,
 }
 
-/// The event that a lane sends again, also with another producer.
-#[derive(Debug, Default)]
-pub(super) struct Tried(Option<Failing>);
+/// Of so many events it is known for how long they fail. More are forgotten, the one that failed first first.
+const TRIED_MAX: usize = 4096;
 
-#[derive(Debug)]
+/// The events that are sent again, also by another producer.
+#[derive(Debug, Default)]
+pub(super) struct Tried(HashMap<EventPosition, Failing>);
+
+#[derive(Debug, Clone, Copy)]
 struct Failing {
-    position: EventPosition,
     since: Instant,
     /// Since when it is answered in a way for which [`Patience::Short`] suffices.
     short_since: Option<Instant>,
@@ -53,7 +56,7 @@ impl Tried {
         limits: Limits,
         now: Instant,
     ) -> bool {
-        let known = self.0.take().filter(|failing| failing.position == position);
+        let known = self.0.remove(&position);
         if patience == Patience::Endless {
             return false;
         }
@@ -75,13 +78,19 @@ impl Tried {
         };
         // Alone it may be answered otherwise.
         let short_since = short_since.filter(|_| !is_suspect);
-        self.0 = Some(Failing { position, since, short_since });
+        if self.0.len() >= TRIED_MAX
+            && let Some((first, _)) = self.0.iter().min_by_key(|(_, failing)| failing.since)
+        {
+            let first = *first;
+            self.0.remove(&first);
+        }
+        self.0.insert(position, Failing { since, short_since });
         is_suspect
     }
 
     /// The endpoint took the event.
     pub(super) fn succeeds(&mut self, position: EventPosition) {
-        self.0.take_if(|failing| failing.position == position);
+        self.0.remove(&position);
     }
 }
 
@@ -125,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn outage_and_other_events_begin_anew() {
+    fn outage_begins_anew_and_each_event_has_times_of_its_own() {
         let (mut tried, now) = (Tried::default(), Instant::now());
         let later = now + Duration::from_secs(60);
         let limits = Limits::default();
@@ -135,5 +144,11 @@ mod tests {
         assert!(!tried.fails(AT[1], Patience::Short, limits, later + Duration::from_secs(60)));
         tried.succeeds(AT[0]);
         assert!(tried.fails(AT[1], Patience::Short, limits, later + Duration::from_secs(120)));
+        // Those that nobody sends again, since they were skipped, do not stay for ever.
+        for number in 0..3 * TRIED_MAX as u64 {
+            let at = EventPosition { commit_lsn: Lsn::new(number), ordinal: 0 };
+            tried.fails(at, Patience::None, limits, now + Duration::from_millis(number));
+        }
+        assert_eq!(tried.0.len(), TRIED_MAX);
     }
 }

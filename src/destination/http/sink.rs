@@ -1,16 +1,15 @@
-//! The sink itself: it gives each record to the lane of its key.
+//! The sink itself: it gives records to the lanes.
 
 use std::future::ready;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::config::{HttpConfig, HttpSource};
-use super::lane::{Lane, Queued};
+use super::lane::{Failing, Lane};
+use super::queue::{Queue, Queued};
 use super::request::Delivery;
-use crate::destination::parts::attempts::{Taken, order};
+use crate::destination::parts::attempts::{Taken, order, order_at};
 use crate::destination::parts::worker;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
@@ -33,8 +32,8 @@ const HEADERS_MAX: usize = 64 << 10;
 
 /// An HTTP endpoint.
 pub(crate) struct HttpSink {
-    lanes: Vec<UnboundedSender<Queued>>,
-    taken: Taken<u16>,
+    queue: Arc<Queue>,
+    taken: Taken<Failing>,
     /// The topic of dead letters.
     dead_letters: String,
     /// Whether each topic has a URL of its own.
@@ -50,31 +49,19 @@ impl HttpSink {
     ) -> Result<Self, SinkError> {
         metrics.sink_producers.set(1);
         let taken = Taken::new(metrics);
-        let suspects = Arc::default();
-        let (lanes, workers): (Vec<_>, Vec<_>) = (0..config.lanes)
+        let (queue, suspects) = (Arc::new(Queue::new(config.lanes)), Arc::default());
+        let lanes: Vec<_> = (0..config.lanes)
             .map(|number| {
-                let (sender, deliveries) = unbounded_channel();
                 let (source, attempts) = (source.clone(), taken.attempts());
-                let suspects = Arc::clone(&suspects);
-                let lane = Lane::new(number, source, taken.epochs(), attempts, suspects);
-                (sender, lane.run(deliveries))
+                let (queue, suspects) = (Arc::clone(&queue), Arc::clone(&suspects));
+                Lane::new((number, source), taken.epochs(), (queue, attempts), suspects).run()
             })
-            .unzip();
-        let work = async || drop(futures_util::future::join_all(workers).await);
+            .collect();
+        let work = async || drop(futures_util::future::join_all(lanes).await);
         worker::start("walpost-http", work)?;
         let dead_letters = config.dead_letters.clone();
         let names_topic = config.url.names_topic();
-        Ok(Self { lanes, taken, dead_letters, names_topic })
-    }
-
-    /// The lane of a key, or of an event without one: the same each time that it is produced.
-    fn lane_of(&self, position: EventPosition, key: Option<u64>) -> usize {
-        let number = key.unwrap_or_else(|| {
-            let mut hasher = DefaultHasher::new();
-            position.commit_lsn.hash(&mut hasher);
-            hasher.finish().wrapping_add(position.ordinal.into())
-        });
-        usize::try_from(number % self.lanes.len() as u64).unwrap_or_default()
+        Ok(Self { queue, taken, dead_letters, names_topic })
     }
 }
 
@@ -107,11 +94,11 @@ impl Outlet for HttpSink {
             self.taken.refused(record.topic);
             ProduceError::Refused(refusal)
         })?;
-        let order = order(record);
-        let lane = self.lane_of(position, record.key.map(|_| order));
-        if self.lanes[lane].send(Queued { position, order, delivery }).is_err() {
+        if !self.taken.has_workers() {
             return Err(ProduceError::Broken("the thread of the requests has ended".to_owned()));
         }
+        let order = order_at(record, position);
+        self.queue.push(Queued { position, order, delivery, delays: None });
         crate::crash_points::point!("produced");
         Ok(())
     }
@@ -151,6 +138,8 @@ impl Sink for HttpSink {
     }
 
     fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
+        // First: what fails for the former producer is forgotten with it.
+        self.queue.replace(self.taken.epoch() + 1);
         self.taken.replace();
         Box::pin(ready(Ok(())))
     }

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::ledger::Seq;
 use crate::metrics::{Metrics, Published};
+use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::{Condition, Fault, Outcome, Report};
 
@@ -82,6 +83,16 @@ pub(crate) fn order(record: &Record<'_>) -> u64 {
             (&header.name, &header.value).hash(&mut hasher);
         }
     }
+    hasher.finish()
+}
+
+/// The same for the event at a position, which no other shares if it has no key.
+pub(crate) fn order_at(record: &Record<'_>, position: EventPosition) -> u64 {
+    if record.key.is_some() {
+        return order(record);
+    }
+    let mut hasher = DefaultHasher::new();
+    position.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -266,6 +277,11 @@ impl<L: Ord> Taken<L> {
     /// For the workers.
     pub(crate) fn attempts(&self) -> Arc<Attempts<L>> {
         Arc::clone(&self.attempts)
+    }
+
+    /// Whether the thread of the workers runs.
+    pub(crate) fn has_workers(&self) -> bool {
+        !self.epoch.is_closed()
     }
 
     /// The number of replaced producers.

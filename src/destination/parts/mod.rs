@@ -9,6 +9,7 @@ pub(crate) mod attempts;
 pub(crate) mod claims;
 pub(crate) mod delays;
 pub(crate) mod dial;
+pub(crate) mod keyed;
 pub(crate) mod link;
 pub(crate) mod message_id;
 mod reread;

@@ -1,21 +1,13 @@
 //! Which messages of a connection may be sent now: at most one of a key is unconfirmed. Pure.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::message::Message;
-use super::refused::{Choice, Refused};
+use super::refused::Refused;
 use super::window::Window;
+use crate::destination::parts::keyed::Keyed;
 use crate::position::EventPosition;
-
-/// How many messages that the broker has refused are sent again at once: half of them by their routing
-/// keys, which have their turns since each may lead to another queue, and half by their age.
-const RETRIED_AT_ONCE: usize = 16;
-
-/// If they are many, so many are sent again at once that all are within twice this time: a routing key may
-/// lead to several queues.
-const RETRIED_WITHIN: Duration = Duration::from_secs(512);
 
 /// What became of a message.
 #[derive(Debug)]
@@ -28,16 +20,6 @@ pub(super) enum Confirmed {
     Refused(Message),
 }
 
-/// How many of the messages that were sent again the broker has accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Accepted {
-    None,
-    /// Fewer: one of several queues may have room.
-    Some,
-    /// As many, or more.
-    All,
-}
-
 /// The messages that were given to a connection.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
@@ -45,14 +27,9 @@ pub(super) struct Flow {
     tag: u64,
     unconfirmed: BTreeMap<u64, Sent>,
     window: Window,
-    /// The keys of which a message is on its way, and what waits for that.
-    keys: HashMap<Vec<u8>, Held>,
-    ready: VecDeque<Message>,
-    /// Those that the broker has refused.
+    waiting: Keyed<Message>,
+    /// Those that the broker has refused. Their keys wait.
     refused: Refused,
-    /// How many [`Flow::retry`] has sent again, and how many were accepted since then.
-    tried: usize,
-    accepted: usize,
 }
 
 #[derive(Debug)]
@@ -62,29 +39,10 @@ struct Sent {
     returned: Option<String>,
 }
 
-/// What waits behind a message of the same key.
-#[derive(Debug)]
-enum Held {
-    Behind(VecDeque<Message>),
-    /// Nothing of the key is sent any more over this connection.
-    Closed,
-}
-
 impl Flow {
     /// Takes a message, to be sent in its turn.
     pub(super) fn offer(&mut self, message: Message) {
-        let Some(key) = message.key.clone() else { return self.ready.push_back(message) };
-        match self.keys.entry(key) {
-            Entry::Vacant(entry) => {
-                entry.insert(Held::Behind(VecDeque::new()));
-                self.ready.push_back(message);
-            }
-            Entry::Occupied(mut entry) => match entry.get_mut() {
-                Held::Behind(waiting) => waiting.push_back(message),
-                // It is produced again.
-                Held::Closed => {}
-            },
-        }
+        self.waiting.push(message.order, message);
     }
 
     /// The frames of the next message that may be sent. It is unconfirmed from here on.
@@ -95,7 +53,7 @@ impl Flow {
         let message = loop {
             match self.window.send() {
                 Some(message) => break message,
-                None => self.window.offer(self.ready.pop_front()?),
+                None => self.window.offer(self.waiting.next(now)?),
             }
         };
         self.tag += 1;
@@ -133,75 +91,38 @@ impl Flow {
     }
 
     /// Lets the next message of the same key be sent.
-    pub(super) fn release(&mut self, message: &Message) {
-        self.no_longer_refused(message);
-        let Some(key) = &message.key else { return };
-        if let Some(Held::Behind(waiting)) = self.keys.get_mut(key) {
-            match waiting.pop_front() {
-                Some(next) => self.ready.push_back(next),
-                None => {
-                    self.keys.remove(key);
-                }
-            }
-        }
+    pub(super) fn release(&mut self, message: &Message, now: Instant) {
+        self.no_longer_refused(message, now);
+        self.waiting.done(message.order);
     }
 
     /// Nothing of the same key is sent any more: everything behind it is produced again.
-    pub(super) fn close(&mut self, message: &Message) {
-        self.no_longer_refused(message);
-        if let Some(held) = message.key.as_ref().and_then(|key| self.keys.get_mut(key)) {
-            *held = Held::Closed;
+    pub(super) fn close(&mut self, message: &Message, now: Instant) {
+        self.no_longer_refused(message, now);
+        self.waiting.close(message.order);
+    }
+
+    /// Keeps a message until its time for [`Flow::retry`]. Its key waits.
+    pub(super) fn put_back(&mut self, message: Message, now: Instant) {
+        self.refused.push(message, now);
+    }
+
+    /// Those that were put back, and whose time has come, may be sent again.
+    pub(super) fn retry(&mut self, now: Instant) {
+        while let Some(message) = self.refused.next(now) {
+            self.window.offer(message);
         }
     }
 
-    /// Keeps a message until [`Flow::retry`]. Its key waits.
-    pub(super) fn put_back(&mut self, message: Message) {
-        self.refused.push(message);
-    }
-
-    /// Some of those that were put back may be sent again. Not all: if one of the queues that take a
-    /// message is full, the others get it once more each time. `waited`: since the last time.
-    pub(super) fn retry(&mut self, waited: Duration) {
-        let waiting = self.refused.waiting();
-        let part = waiting * waited.as_millis() as usize / RETRIED_WITHIN.as_millis() as usize;
-        let next = |number| {
-            self.refused.send(if number % 2 == 0 { Choice::InTurn } else { Choice::Oldest })
-        };
-        let some: Vec<_> = (0..RETRIED_AT_ONCE.max(part)).map_while(next).collect();
-        (self.tried, self.accepted) = (some.len(), 0);
-        self.send_first(some);
-    }
-
-    /// What the broker has accepted since the last retry. Each of them makes others follow.
-    pub(super) fn accepted(&self) -> Accepted {
-        match self.accepted {
-            0 => Accepted::None,
-            accepted if accepted < self.tried => Accepted::Some,
-            _ => Accepted::All,
+    fn no_longer_refused(&mut self, message: &Message, now: Instant) {
+        for other in self.refused.answered(message, now) {
+            self.window.offer(other);
         }
     }
 
-    /// The broker has accepted, or returned, a message. If it was refused before, others of its routing
-    /// key may be accepted too: twice as many with each round trip.
-    fn no_longer_refused(&mut self, message: &Message) {
-        if self.refused.answered(message) {
-            self.accepted += 1;
-            let next = |_| self.refused.send(Choice::Of(&message.routing_key));
-            let some: Vec<_> = (0..2).map_while(next).collect();
-            self.send_first(some);
-        }
-    }
-
-    /// These may be sent, before everything else.
-    fn send_first(&mut self, messages: Vec<Message>) {
-        for message in messages.into_iter().rev() {
-            self.ready.push_front(message);
-        }
-    }
-
-    /// Whether messages wait for [`Flow::retry`].
-    pub(super) fn has_refused(&self) -> bool {
-        self.refused.waiting() > 0
+    /// When [`Flow::retry`] has something to do.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        self.refused.next_due()
     }
 
     /// Whether messages that the broker has refused are not stored yet.
@@ -225,6 +146,8 @@ mod properties;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::window::MESSAGES_MAX;
     use super::*;
     use crate::ledger::Seq;
@@ -234,7 +157,7 @@ mod tests {
         Message {
             seq: Seq::new(number),
             position: EventPosition { commit_lsn: Lsn::new(number), ordinal: 0 },
-            key: (!key.is_empty()).then(|| key.as_bytes().to_vec()),
+            order: if key.is_empty() { 1_000_000 + number } else { number_of(key) },
             frames: number.to_string().into_bytes(),
             topic: "t".to_owned(),
             routing_key: "r".into(),
@@ -243,6 +166,10 @@ mod tests {
             is_letter: false,
             is_retried: false,
         }
+    }
+
+    pub(super) fn number_of(key: &str) -> u64 {
+        key.bytes().map(u64::from).sum()
     }
 
     fn flow(messages: &[(u64, &str)]) -> Flow {
@@ -269,7 +196,7 @@ mod tests {
         let became = flow.confirmed(3, true, true);
         for one in &became {
             let Confirmed::Stored(message) = one else { panic!("{one:?}") };
-            flow.release(message);
+            flow.release(message, Instant::now());
         }
         assert_eq!(became.len(), 3);
         assert_eq!(sent(&mut flow), ["2"]);
@@ -279,183 +206,139 @@ mod tests {
         assert_eq!(flow.oldest(), None);
     }
 
+    /// Retries every millisecond for this long, and answers what is sent: with `accepts`, or not at all.
+    fn retry(
+        flow: &mut Flow,
+        now: &mut Instant,
+        lasts: Duration,
+        accepts: impl Fn(&Message) -> Option<bool>,
+    ) -> Vec<String> {
+        let (mut all, end) = (Vec::new(), *now + lasts);
+        while *now < end {
+            *now += Duration::from_millis(1);
+            flow.retry(*now);
+            let some = sent(flow);
+            all.extend(some);
+            let open = flow.unconfirmed.iter();
+            let answers = open.filter_map(|(tag, sent)| Some((*tag, accepts(&sent.message)?)));
+            for (tag, is_accepted) in answers.collect::<Vec<_>>() {
+                answer(flow, tag, is_accepted, *now);
+            }
+        }
+        all
+    }
+
+    fn answer(flow: &mut Flow, tag: u64, is_accepted: bool, now: Instant) {
+        for one in flow.confirmed(tag, false, is_accepted) {
+            match one {
+                Confirmed::Stored(message) => flow.release(&message, now),
+                Confirmed::Refused(message) => flow.put_back(message, now),
+                Confirmed::Returned(..) => panic!("none is returned"),
+            }
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[test]
     fn refused_message_is_sent_again_and_nothing_of_its_key_passes_it() {
-        let mut flow = flow(&[(1, "a"), (2, "a"), (3, "b")]);
+        let (mut flow, mut now) = (flow(&[(1, "a"), (2, "a"), (3, "b")]), Instant::now());
         assert_eq!(sent(&mut flow), ["1", "3"]);
-        let Some(Confirmed::Refused(one)) = flow.confirmed(1, false, false).pop() else {
-            panic!("1 is refused")
-        };
-        flow.put_back(one);
-        assert!(sent(&mut flow).is_empty() && flow.is_retrying());
-        flow.retry(Duration::from_secs(2));
-        assert_eq!(sent(&mut flow), ["1"]);
+        answer(&mut flow, 1, false, now);
+        assert!(sent(&mut flow).is_empty() && flow.is_retrying() && flow.next_retry() > Some(now));
+        assert_eq!(retry(&mut flow, &mut now, SECOND, |_| None), ["1"]);
         assert!(flow.is_retrying());
-        let Some(Confirmed::Stored(one)) = flow.confirmed(3, false, true).pop() else {
-            panic!("1 is stored")
-        };
-        flow.release(&one);
+        answer(&mut flow, 3, true, now);
         assert!(!flow.is_retrying());
         assert_eq!(sent(&mut flow), ["2"]);
     }
 
     #[test]
     fn few_refused_messages_are_sent_again_until_some_are_accepted() {
-        let all: Vec<_> = (1..=100).map(|number| (number, "")).collect();
-        let mut flow = flow(&all);
-        assert_eq!(sent(&mut flow).len(), 100);
-        let answer = |flow: &mut Flow, accepted| {
-            for one in flow.confirmed(0, true, accepted) {
-                match one {
-                    Confirmed::Stored(message) => flow.release(&message),
-                    Confirmed::Refused(message) => flow.put_back(message),
-                    Confirmed::Returned(..) => panic!("none is returned"),
-                }
-            }
-        };
-        answer(&mut flow, false);
-        for first in ["1", "17", "33"] {
-            flow.retry(Duration::from_secs(2));
-            let again = sent(&mut flow);
-            assert_eq!((again.len(), again[0].as_str()), (16, first), "each has its turn");
-            answer(&mut flow, false);
-        }
-        assert_eq!(flow.accepted(), Accepted::None);
-        flow.retry(Duration::from_secs(2));
-        for expected in [16, 32, 52, 0] {
-            assert_eq!(sent(&mut flow).len(), expected);
-            answer(&mut flow, true);
-            assert_eq!(flow.accepted(), Accepted::All);
-        }
+        let (mut flow, mut now) = (Flow::default(), Instant::now());
+        (1..=1000).for_each(|number| flow.put_back(of(number, "full"), now));
+        let first = retry(&mut flow, &mut now, 60 * SECOND, |_| Some(false));
+        assert!((30..80).contains(&first.len()), "{} in a minute", first.len());
+        assert_eq!(first[..3], ["1", "2", "3"], "each has its turn");
+        let rest = retry(&mut flow, &mut now, 3 * SECOND, |_| Some(true));
+        assert_eq!(rest.len(), 1000, "twice as many with each round trip");
+        assert!(!flow.is_retrying() && flow.next_retry().is_none());
+    }
+
+    /// Another routing key may lead to a queue that has room.
+    #[test]
+    fn routing_keys_do_not_wait_for_each_other() {
+        let (mut flow, mut now) = (Flow::default(), Instant::now());
+        (1..=5000).for_each(|number| flow.put_back(of(number, "full"), now));
+        (5001..=5010).for_each(|number| flow.put_back(of(number, "works"), now));
+        let accepts = |message: &Message| Some(&*message.routing_key == "works");
+        let again = retry(&mut flow, &mut now, SECOND, accepts);
+        assert!(again.len() < 40, "{again:?}");
+        assert!((5001..=5010).all(|number: u64| again.contains(&number.to_string())), "{again:?}");
+    }
+
+    /// Many at a time would be in vain, and one that is accepted makes those of all follow.
+    #[test]
+    fn few_are_sent_again_whatever_the_number_of_routing_keys() {
+        let (mut flow, mut now) = (Flow::default(), Instant::now());
+        (1..=2000).for_each(|number| flow.put_back(of(number, &number.to_string()), now));
+        let again = retry(&mut flow, &mut now, 100 * SECOND, |_| Some(false));
+        assert!((700..900).contains(&again.len()), "{}", again.len());
+        let different: std::collections::BTreeSet<_> = again.iter().collect();
+        assert_eq!(different.len(), again.len(), "each has its turn");
+        assert_eq!(retry(&mut flow, &mut now, SECOND, |_| Some(true)).len(), 2000);
         assert!(!flow.is_retrying());
     }
 
-    /// Another routing key may lead to a queue that has room; so may the same one.
     #[test]
-    fn routing_keys_do_not_wait_for_each_other_nor_for_the_number_of_the_others() {
-        let mut flow = Flow::default();
-        (1..=9_000).for_each(|number| flow.put_back(of(number, "many")));
-        flow.put_back(of(9_001, "few"));
-        flow.put_back(of(9_002, "few"));
-        flow.retry(Duration::from_secs(2));
-        let again = sent(&mut flow);
-        assert_eq!(again.len(), 9_002 / 256);
-        assert_eq!(again[..6], ["1", "2", "9001", "3", "4", "5"]);
-        let became = flow.confirmed(3, false, true);
-        let Some(Confirmed::Stored(accepted)) = became.first() else { panic!("{became:?}") };
-        (9_003..=9_005).for_each(|number| flow.put_back(of(number, "few")));
-        flow.release(accepted);
-        assert_eq!(sent(&mut flow), ["9003", "9004"], "others of its own");
-        assert_eq!(flow.accepted(), Accepted::Some);
-        // A routing key for each message.
-        let mut flow = Flow::default();
-        (1..=16).for_each(|number| flow.put_back(of(number, "many")));
-        (17..=5_000).for_each(|number| flow.put_back(of(number, &number.to_string())));
-        flow.retry(Duration::from_millis(50));
-        let again = sent(&mut flow);
-        let older = again.iter().filter(|number| number.parse::<u64>().expect("a number") <= 16);
-        assert_eq!((again.len(), older.count()), (RETRIED_AT_ONCE, 9), "{again:?}");
-    }
-
-    fn of(number: u64, routing_key: &str) -> Message {
-        Message { routing_key: routing_key.into(), ..message(number, "") }
-    }
-
-    /// As from a quorum queue that was full, and has no majority now, with many routing keys.
-    #[test]
-    fn refused_messages_have_their_turns_though_others_are_not_answered() {
-        let mut flow = Flow::default();
-        let keys = 4 * RETRIED_AT_ONCE as u64;
-        for number in 1..=8_000 {
-            flow.put_back(of(number, &(number % keys).to_string()));
+    fn routing_keys_without_answers_do_not_hold_up_others() {
+        let (mut flow, mut now) = (Flow::default(), Instant::now());
+        for number in 1..=5000 {
+            flow.put_back(of(number, ["hangs", "hangs too"][number as usize % 2]), now);
         }
-        let (mut all, most) = (0, MESSAGES_MAX / 2);
-        for round in 0..1_000 {
-            flow.retry(Duration::from_millis(50));
-            let again = sent(&mut flow).len();
-            assert!(again == RETRIED_AT_ONCE || all == most, "{again} of round {round}");
-            all += again;
-        }
-        assert_eq!(all, most);
-        assert!(flow.has_refused());
-        // Those that follow one that is accepted are not more.
-        for tag in 1..=8 {
-            for one in flow.confirmed(tag, false, true) {
-                let Confirmed::Stored(accepted) = one else { panic!("{one:?}") };
-                flow.release(&accepted);
-            }
-        }
-        assert_eq!(sent(&mut flow).len(), 8);
-        flow.offer(message(9_000, ""));
-        assert_eq!(sent(&mut flow), ["9000"], "new ones are not held up");
+        let accepts = |message: &Message| (&*message.routing_key == "works").then_some(true);
+        let again = retry(&mut flow, &mut now, 60 * SECOND, accepts);
+        assert_eq!(again.len(), 32, "sixteen of each");
+        flow.put_back(of(6000, "works"), now);
+        flow.offer(of(6001, "works"));
+        assert_eq!(retry(&mut flow, &mut now, SECOND, accepts), ["6001", "6000"]);
+        // Those that are answered again are sent again.
+        assert_eq!(retry(&mut flow, &mut now, 9 * SECOND, |_| Some(true)).len(), 5000 - 32);
+        assert!(!flow.is_retrying());
+        // A queue that accepts many, and then answers no more.
+        (1..=5000).for_each(|number| flow.put_back(of(number, "hangs"), now));
+        let few = |message: &Message| (message.seq <= Seq::new(300)).then_some(true);
+        let again = retry(&mut flow, &mut now, 60 * SECOND, few);
+        assert!((300 + 16..=300 + MESSAGES_MAX / 8).contains(&again.len()), "{}", again.len());
+        flow.put_back(of(6002, "works"), now);
+        assert_eq!(retry(&mut flow, &mut now, SECOND, accepts), ["6002"]);
     }
 
     #[test]
     fn a_routing_key_without_answers_leaves_half_of_the_window_to_the_others() {
         let half = MESSAGES_MAX as u64 / 2;
-        let mut flow = Flow::default();
+        let (mut flow, now) = (Flow::default(), Instant::now());
         (1..=2 * half).for_each(|number| flow.offer(of(number, "hangs")));
-        (10_000..10_010).for_each(|number| flow.put_back(of(number, "hangs")));
-        (20_000..20_100).for_each(|number| flow.put_back(of(number, "works")));
         assert_eq!(sent(&mut flow).len() as u64, half);
-        // Refused ones too, the oldest of which are some of those.
-        for _ in 0..7 {
-            flow.retry(Duration::from_millis(50));
-        }
-        let again = sent(&mut flow);
-        assert_eq!(again.len(), 100, "{again:?}");
         flow.offer(of(30_000, "works"));
         assert_eq!(sent(&mut flow), ["30000"]);
-        // As many follow as it confirms, those first that were refused.
-        assert_eq!(flow.confirmed(11, true, true).len(), 11);
-        assert_eq!(sent(&mut flow)[9..], ["10009".to_owned(), (half + 1).to_string()]);
-        assert_eq!(flow.confirmed(0, true, true).len() as u64, half + 101);
-        assert_eq!(sent(&mut flow).len() as u64, half - 1);
-        assert_eq!(flow.confirmed(0, true, true).len() as u64, half - 1);
+        // As many follow as it confirms, those first that were refused: the backlog takes all the room.
+        answer(&mut flow, 1, false, now);
+        assert_eq!(sent(&mut flow), [(half + 1).to_string()]);
+        flow.retry(now + SECOND);
+        assert!(sent(&mut flow).is_empty(), "the routing key has no room");
+        answer(&mut flow, 2, true, now);
+        assert_eq!(sent(&mut flow), ["1"]);
+        for tag in 3..=2 * half + 3 {
+            answer(&mut flow, tag, true, now);
+            sent(&mut flow);
+        }
         assert!(flow.window.is_unused());
     }
 
     #[test]
-    fn refused_messages_of_a_routing_key_without_answers_do_not_hold_up_those_of_others() {
-        let mut flow = Flow::default();
-        (1..=5_000).for_each(|number| flow.put_back(of(number, "hangs")));
-        for round in 0..1_000 {
-            flow.put_back(of(10_000 + round, "works"));
-            flow.retry(Duration::from_millis(50));
-            let again = sent(&mut flow);
-            let works = (10_000 + round).to_string();
-            assert!(again.contains(&works), "round {round}: {again:?}");
-            let tag =
-                flow.unconfirmed.iter().find(|(_, sent)| &*sent.message.routing_key == "works");
-            let tag = *tag.expect("it is sent").0;
-            let Some(Confirmed::Stored(accepted)) = flow.confirmed(tag, false, true).pop() else {
-                panic!("it is stored")
-            };
-            flow.release(&accepted);
-        }
-        assert_eq!(flow.unconfirmed.len(), MESSAGES_MAX / 8);
-    }
-
-    /// A backlog of the same routing key takes all the room that there is.
-    #[test]
-    fn refused_message_does_not_wait_for_the_backlog_behind_it() {
-        let mut flow = Flow::default();
-        (1..=10 * MESSAGES_MAX as u64).for_each(|number| flow.offer(of(number, "r")));
-        assert!(!sent(&mut flow).is_empty());
-        let Some(Confirmed::Refused(first)) = flow.confirmed(1, false, false).pop() else {
-            panic!("it is refused")
-        };
-        flow.put_back(first);
-        assert_eq!(sent(&mut flow).len(), 1);
-        flow.retry(Duration::from_millis(50));
-        assert!(sent(&mut flow).is_empty(), "the routing key has no room");
-        assert_eq!(flow.confirmed(2, false, true).len(), 1);
-        assert_eq!(sent(&mut flow), ["1"]);
-    }
-
-    #[test]
     fn large_messages_leave_half_of_the_window_to_other_routing_keys_too() {
-        let mut flow = Flow::default();
+        let (mut flow, mut now) = (Flow::default(), Instant::now());
         let large = |number| Message { frames: vec![0; 1 << 20], ..of(number, "hangs") };
         let count =
             |flow: &mut Flow| std::iter::from_fn(|| flow.send(Instant::now()).map(drop)).count();
@@ -463,11 +346,18 @@ mod tests {
         assert_eq!(count(&mut flow), 8);
         for number in 21..=40 {
             let routing_key = number.to_string().as_str().into();
-            flow.put_back(Message { routing_key, ..large(number) });
+            flow.put_back(Message { routing_key, ..large(number) }, now);
         }
-        flow.retry(Duration::from_millis(50));
+        for _ in 0..1000 {
+            now += Duration::from_millis(5);
+            flow.retry(now);
+        }
         assert_eq!(count(&mut flow), 8, "what is sent again has half of it");
-        assert!(flow.has_refused());
+        assert!(flow.is_retrying() && flow.next_retry().is_none());
+    }
+
+    fn of(number: u64, routing_key: &str) -> Message {
+        Message { routing_key: routing_key.into(), ..message(number, "") }
     }
 
     #[test]
@@ -482,7 +372,7 @@ mod tests {
             match one {
                 Confirmed::Returned(message, reason) => {
                     assert_eq!((message.seq, reason.as_str()), (Seq::new(2), "NO_ROUTE"));
-                    flow.close(&message);
+                    flow.close(&message, Instant::now());
                 }
                 Confirmed::Stored(message) => stored.push(message.seq),
                 Confirmed::Refused(_) => panic!("none is refused"),

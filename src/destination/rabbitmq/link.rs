@@ -10,7 +10,7 @@ use tokio::time::sleep_until;
 use super::config::RabbitSource;
 use super::connection::{Channel, closed, open};
 use super::failure::Failure;
-use super::flow::{Accepted, Confirmed, Flow};
+use super::flow::{Confirmed, Flow};
 use super::message::{CHANNEL, Message};
 use crate::destination::parts::link::{Ended, Link, Session, Tally};
 use crate::ledger::Seq;
@@ -31,13 +31,6 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How many bytes are given to the connection at once.
 const PENDING_MAX: usize = 256 << 10;
-
-/// Minimum and maximum delay before refused messages are sent again: half as long as the last one if
-/// the broker has accepted as many as were sent again then, and twice as long otherwise.
-const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-
-/// The minimum while only some are accepted: the others are sent in vain.
-const SOME_ACCEPTED_DELAY: Duration = Duration::from_millis(200);
 
 /// What is there when a connection begins.
 #[derive(Debug)]
@@ -79,8 +72,6 @@ pub(crate) struct RabbitLink {
     reported: Option<String>,
     /// When it has begun to read from publishers, or to do so again.
     reading_since: Instant,
-    retry_at: Option<Instant>,
-    retry_delay: Duration,
 }
 
 impl Link for RabbitLink {
@@ -111,8 +102,6 @@ impl Link for RabbitLink {
             refused: None,
             reported: None,
             reading_since: Instant::now(),
-            retry_at: None,
-            retry_delay: RETRY_DELAYS[0],
         };
         Ok((link, synced))
     }
@@ -183,18 +172,7 @@ impl RabbitLink {
         if wire.spoke.elapsed() >= HEARTBEAT_INTERVAL && wire.pending() == 0 {
             wire.push_frame(&AMQPFrame::Heartbeat)?;
         }
-        if self.retry_at.is_some_and(|at| at <= Instant::now()) {
-            let [least, most] = RETRY_DELAYS;
-            let delay = match self.flow.accepted() {
-                Accepted::None => (self.retry_delay * 2).min(most),
-                Accepted::Some => (self.retry_delay / 2).max(SOME_ACCEPTED_DELAY),
-                Accepted::All => (self.retry_delay / 2).max(least),
-            };
-            self.flow.retry(self.retry_delay);
-            self.retry_delay = delay;
-            // Whether or not these are answered.
-            self.retry_at = self.flow.has_refused().then(|| Instant::now() + delay);
-        }
+        self.flow.retry(Instant::now());
         Ok(())
     }
 
@@ -209,7 +187,7 @@ impl RabbitLink {
         if let Some(late) = self.late_from().filter(|late| *late > Instant::now()) {
             next = next.min(late);
         }
-        self.retry_at.map_or(next, |at| next.min(at))
+        self.flow.next_retry().map_or(next, |at| next.min(at))
     }
 
     /// From when on the oldest unconfirmed message is late.
@@ -315,7 +293,7 @@ impl RabbitLink {
     fn became(&mut self, one: Confirmed, session: &Session<'_, Self>, stored: &mut Vec<Message>) {
         match one {
             Confirmed::Stored(message) => {
-                self.flow.release(&message);
+                self.flow.release(&message, Instant::now());
                 stored.push(message);
             }
             Confirmed::Returned(message, reason) if message.is_letter => {
@@ -327,7 +305,7 @@ impl RabbitLink {
                 self.retry(message, text, session);
             }
             Confirmed::Returned(message, reason) => {
-                self.flow.close(&message);
+                self.flow.close(&message, Instant::now());
                 let Message { seq, topic, routing_key, .. } = message;
                 let reason = format!(
                     "{reason}: no queue takes messages with the routing key `{routing_key}` from the \
@@ -347,17 +325,14 @@ impl RabbitLink {
 
     fn retry(&mut self, message: Message, reason: String, session: &Session<'_, Self>) {
         session.done(Done::Retried { topic: message.topic.clone() });
-        self.flow.put_back(message);
+        self.flow.put_back(message, Instant::now());
         self.refused = Some(reason);
-        if self.retry_at.is_none() {
-            self.retry_at = Some(Instant::now() + self.retry_delay);
-        }
     }
 
     /// Reports what keeps messages from being delivered, once, and when it is over.
     fn report(&mut self, session: &Session<'_, Self>) {
         if self.refused.is_some() && !self.flow.is_retrying() {
-            (self.refused, self.retry_delay) = (None, RETRY_DELAYS[0]);
+            self.refused = None;
         }
         let is_late = self.late_from().is_some_and(|late| late <= Instant::now());
         let (trouble, fault) = match (&self.blocked, &self.refused) {

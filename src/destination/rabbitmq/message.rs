@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::routing_key::{RoutingKeyTemplate, SHORT_MAX};
+use crate::destination::parts::attempts::order_at;
 use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
@@ -81,8 +82,8 @@ pub(crate) const NAMES: Names = Names {
 pub(super) struct Message {
     pub(super) seq: Seq,
     pub(super) position: EventPosition,
-    /// The record's key.
-    pub(super) key: Option<Vec<u8>>,
+    /// That of the record's key.
+    pub(super) order: u64,
     /// Everything that is sent.
     pub(super) frames: Vec<u8>,
     pub(super) topic: String,
@@ -119,7 +120,7 @@ impl Target {
         Ok(Message {
             seq,
             position,
-            key: record.key.map(<[u8]>::to_vec),
+            order: order_at(record, position),
             frames: frames.map_err(refusal)?,
             topic: record.topic.to_owned(),
             routing_key: routing_key.into(),

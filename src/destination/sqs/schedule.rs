@@ -1,11 +1,9 @@
-//! Which messages are sent next: at most one of each group, in their order.
+//! Which messages are sent next: batches for a queue, with one message of each group.
 //!
 //! The messages of a batch fail one by one, and a message behind one that failed would be in the
 //! queue before it. So a group has one message in a batch or under way, and its next one waits for
-//! the outcome. Groups are independent of each other.
+//! the outcome.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backon::ExponentialBackoff;
@@ -14,6 +12,7 @@ use super::config::QueueKind;
 use super::message::Message;
 use crate::destination::parts::attempts::Sent;
 use crate::destination::parts::delays::delays;
+use crate::destination::parts::keyed::Keyed;
 
 /// How many messages a batch can have, and how many bytes walpost puts into one: a message that is
 /// larger goes alone. SQS has accepted 1 MiB together since 2025, and 256 KiB before.
@@ -31,15 +30,16 @@ const TICK: Duration = Duration::from_millis(100);
 pub(super) struct Delivery {
     pub(super) sent: Sent,
     pub(super) message: Message,
-    pub(super) queue: QueueKind,
+    pub(super) group: Group,
     /// How many requests with it were rejected; after one it goes without others.
     pub(super) rejections: u32,
     delays: Option<ExponentialBackoff>,
 }
 
 impl Delivery {
-    pub(super) fn new(sent: Sent, message: Message, queue: QueueKind) -> Self {
-        Self { sent, message, queue, rejections: 0, delays: None }
+    /// `order` is that of its key.
+    pub(super) fn new(sent: Sent, message: Message, queue: QueueKind, order: u64) -> Self {
+        Self { sent, message, group: Group { queue, order }, rejections: 0, delays: None }
     }
 }
 
@@ -50,44 +50,17 @@ pub(super) struct Batch {
     pub(super) deliveries: Vec<Delivery>,
 }
 
-/// A group of a queue.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A group of a queue, by the number of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Group {
     queue: QueueKind,
-    name: Arc<str>,
-}
-
-impl Group {
-    pub(super) fn of(delivery: &Delivery) -> Self {
-        Self { queue: delivery.queue, name: delivery.message.group.as_str().into() }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    deliveries: VecDeque<Delivery>,
-    state: State,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// It is in one of the lists of those that can be sent, or are delayed.
-    #[default]
-    Listed,
-    /// One of its messages is under way.
-    Sending,
-    /// SQS rejects one of its messages for good: nothing passes that.
-    Refused,
+    order: u64,
 }
 
 /// The messages that are not sent yet, and the groups that are being sent.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    groups: HashMap<Group, Waiting>,
-    ready: [VecDeque<Group>; 2],
-    /// By when they can be sent.
-    delayed: BTreeMap<(Instant, u64), Group>,
-    count: u64,
+    queues: [Keyed<Delivery>; 2],
     /// From when on ticks are counted.
     first_tick: Option<Instant>,
 }
@@ -95,14 +68,8 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Adds a message behind those of its group.
     pub(super) fn push(&mut self, delivery: Delivery) {
-        let group = Group::of(&delivery);
-        if let Some(waiting) = self.groups.get_mut(&group) {
-            waiting.deliveries.push_back(delivery);
-        } else {
-            let deliveries = VecDeque::from([delivery]);
-            self.groups.insert(group.clone(), Waiting { deliveries, state: State::Listed });
-            self.ready[group.queue as usize].push_back(group);
-        }
+        let Group { queue, order } = delivery.group;
+        self.queues[queue as usize].push(order, delivery);
     }
 
     /// The next batch, for a queue that is open; `None`: nothing can be sent now.
@@ -111,78 +78,45 @@ impl Schedule {
         now: Instant,
         is_open: impl Fn(QueueKind) -> bool,
     ) -> Option<Batch> {
-        while let Some(entry) = self.delayed.first_entry()
-            && entry.key().0 <= now
-        {
-            let group = entry.remove();
-            self.ready[group.queue as usize].push_back(group);
-        }
         let mut open = QueueKind::ALL.into_iter().filter(|queue| is_open(*queue));
-        open.find_map(|queue| self.batch_of(queue))
+        open.find_map(|queue| self.batch_of(queue, now))
     }
 
-    fn batch_of(&mut self, queue: QueueKind) -> Option<Batch> {
-        let mut batch = Batch { queue, deliveries: Vec::new() };
+    fn batch_of(&mut self, queue: QueueKind, now: Instant) -> Option<Batch> {
+        let waiting = &mut self.queues[queue as usize];
+        let mut deliveries = Vec::new();
         let mut bytes = 0;
-        while batch.deliveries.len() < MESSAGES_MAX
-            && let Some(group) = self.ready[queue as usize].front()
+        while deliveries.len() < MESSAGES_MAX
+            && let Some(next) = waiting.peek(now)
         {
-            let waiting = self.groups.get_mut(group);
-            let next = waiting.and_then(|waiting| waiting.deliveries.front());
-            let next = next.map(|next| (next.message.bytes, next.rejections > 0));
-            let Some((size, is_alone)) = next else {
-                self.ready[queue as usize].pop_front();
-                continue;
-            };
-            let is_first = batch.deliveries.is_empty();
-            if !is_first && (is_alone || bytes + size > BYTES_MAX) {
+            let is_alone = next.rejections > 0;
+            let exceeds = bytes + next.message.bytes > BYTES_MAX;
+            if !deliveries.is_empty() && (is_alone || exceeds) {
                 break;
             }
-            bytes += size;
-            let group = self.ready[queue as usize].pop_front();
-            if let Some(waiting) = group.and_then(|group| self.groups.get_mut(&group)) {
-                waiting.state = State::Sending;
-                batch.deliveries.extend(waiting.deliveries.pop_front());
-            }
+            bytes += next.message.bytes;
+            deliveries.extend(waiting.next(now));
             if is_alone {
                 break;
             }
         }
-        (!batch.deliveries.is_empty()).then_some(batch)
+        (!deliveries.is_empty()).then_some(Batch { queue, deliveries })
     }
 
     /// The message of a group that was under way is delivered, or given up.
-    pub(super) fn done(&mut self, group: Group) {
-        let Some(waiting) = self.groups.get_mut(&group) else { return };
-        if waiting.deliveries.is_empty() {
-            self.groups.remove(&group);
-            return;
-        }
-        waiting.state = State::Listed;
-        self.ready[group.queue as usize].push_back(group);
+    pub(super) fn done(&mut self, Group { queue, order }: Group) {
+        self.queues[queue as usize].done(order);
     }
 
     /// It is rejected for good: nothing more of its group is sent.
-    pub(super) fn refused(&mut self, group: &Group) {
-        if let Some(waiting) = self.groups.get_mut(group) {
-            waiting.state = State::Refused;
-            waiting.deliveries.clear();
-        }
+    pub(super) fn refused(&mut self, Group { queue, order }: Group) {
+        self.queues[queue as usize].close(order);
     }
 
     /// It is sent again, before the others of its group: at once.
     pub(super) fn again(&mut self, delivery: Delivery) {
-        let group = self.put_back(delivery);
-        self.ready[group.queue as usize].push_front(group);
-    }
-
-    /// Before the others of its group.
-    fn put_back(&mut self, delivery: Delivery) -> Group {
-        let group = Group::of(&delivery);
-        let waiting = self.groups.entry(group.clone()).or_default();
-        waiting.state = State::Listed;
-        waiting.deliveries.push_front(delivery);
-        group
+        let Group { queue, order } = delivery.group;
+        self.queues[queue as usize].again(order, delivery);
     }
 
     /// At once and without others: the request was rejected.
@@ -194,9 +128,8 @@ impl Schedule {
     pub(super) fn again_later(&mut self, mut delivery: Delivery, now: Instant) {
         let delays = delivery.delays.get_or_insert_with(|| delays(RETRY_DELAYS));
         let at = self.next_tick(now + delays.next().unwrap_or(RETRY_DELAYS[1]));
-        let group = self.put_back(delivery);
-        self.count += 1;
-        self.delayed.insert((at, self.count), group);
+        let Group { queue, order } = delivery.group;
+        self.queues[queue as usize].again_at(at, order, delivery);
     }
 
     /// The first moment, of those that are a tick apart, that is not before this one.
@@ -207,27 +140,19 @@ impl Schedule {
         first + TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
     }
 
-    /// When a delayed message can be sent.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.delayed.first_key_value().map(|((at, _), _)| *at)
+    /// When a delayed message can be sent that cannot be now.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        self.queues.iter().filter_map(|queue| queue.due_after(now)).min()
     }
 
-    /// Gives up everything that is not under way: it is produced again. What is under way still keeps
-    /// the next message of its group back.
+    /// Gives up everything that is not under way: it is produced again.
     pub(super) fn give_up(&mut self) {
-        self.groups.retain(|_, waiting| {
-            waiting.deliveries.clear();
-            waiting.state == State::Sending
-        });
-        self.ready = Default::default();
-        self.delayed.clear();
+        self.queues.iter_mut().for_each(Keyed::give_up);
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::ledger::Seq;
 
@@ -239,14 +164,15 @@ pub(super) mod tests {
     ) -> Delivery {
         let (topic, since) = ("t".to_owned(), Instant::now());
         let sent = Sent { epoch: 0, seq: Seq::new(number), topic, bytes: 1, since };
+        let group = group.into();
         let message = Message {
-            group: group.into().to_string(),
+            group: group.to_string(),
             deduplication_id: number.to_string(),
             body: String::new(),
             attributes: Vec::new(),
             bytes,
         };
-        Delivery::new(sent, message, queue)
+        Delivery::new(sent, message, queue, group)
     }
 
     fn event(number: u64, group: u8) -> Delivery {
@@ -260,20 +186,6 @@ pub(super) mod tests {
     fn numbers(batch: Option<&Batch>) -> Vec<u64> {
         let deliveries = batch.map(|batch| batch.deliveries.as_slice()).unwrap_or_default();
         deliveries.iter().map(|delivery| delivery.sent.seq.as_u64()).collect()
-    }
-
-    #[test]
-    fn group_has_one_message_under_way() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
-        for (number, group) in [(1, 1), (2, 1), (3, 2), (4, 1), (5, 3)] {
-            schedule.push(event(number, group));
-        }
-        let first = next_batch(&mut schedule, now);
-        assert_eq!(numbers(first.as_ref()), [1, 3, 5]);
-        assert!(next_batch(&mut schedule, now).is_none());
-        schedule.done(Group::of(&event(0, 1)));
-        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [2]);
-        assert!(next_batch(&mut schedule, now).is_none());
     }
 
     #[test]
@@ -309,39 +221,9 @@ pub(super) mod tests {
         schedule.again_later(deliveries.next().expect("the first"), now);
         schedule.again_alone(deliveries.next().expect("the second"));
         assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [3]);
-        let due = schedule.next_due().expect("the first");
+        let due = schedule.next_due(now).expect("the first");
         assert!(next_batch(&mut schedule, now).is_none() && due > now);
         assert_eq!(numbers(next_batch(&mut schedule, due).as_ref()), [1]);
-    }
-
-    #[test]
-    fn nothing_passes_a_refused_message_until_all_is_produced_again() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
-        schedule.push(event(1, 1));
-        schedule.push(event(2, 1));
-        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [1]);
-        schedule.refused(&Group::of(&event(1, 1)));
-        schedule.push(event(3, 1));
-        assert!(next_batch(&mut schedule, now).is_none());
-        schedule.give_up();
-        schedule.push(event(4, 1));
-        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [4]);
-    }
-
-    #[test]
-    fn message_of_a_replaced_producer_keeps_its_group_back() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
-        schedule.push(event(1, 1));
-        schedule.push(event(2, 2));
-        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [1, 2]);
-        schedule.again_later(event(2, 2), now);
-        schedule.give_up();
-        schedule.push(event(3, 1));
-        schedule.push(event(4, 2));
-        let due = now + RETRY_DELAYS[1];
-        assert_eq!(numbers(next_batch(&mut schedule, due).as_ref()), [4]);
-        schedule.done(Group::of(&event(1, 1)));
-        assert_eq!(numbers(next_batch(&mut schedule, due).as_ref()), [3]);
     }
 
     #[test]
@@ -356,58 +238,12 @@ pub(super) mod tests {
         let second = schedule.next_batch(now, open).expect("dead letters");
         assert_eq!((second.queue, numbers(Some(&second))), (QueueKind::DeadLetters, vec![2]));
         assert!(schedule.next_batch(now, open).is_none());
-        assert_eq!(numbers(next_batch(&mut schedule, now).as_ref()), [3]);
-    }
-
-    proptest! {
-        /// Whatever fails, each group's messages are delivered in order, one at a time.
-        #[test]
-        fn groups_are_delivered_in_order(
-            groups in prop::collection::vec(0..6_u8, 1..60),
-            outcomes in prop::collection::vec(0..5_u8, 200),
-        ) {
-            let (mut schedule, mut now) = (Schedule::default(), Instant::now());
-            let mut outcomes = outcomes.into_iter();
-            let mut delivered: Vec<(u8, u64)> = Vec::new();
-            for (number, group) in (0..).zip(&groups) {
-                schedule.push(event(number, *group));
-            }
-            let mut under_way: VecDeque<Batch> = VecDeque::new();
-            loop {
-                while under_way.len() < 3 && let Some(batch) = next_batch(&mut schedule, now) {
-                    prop_assert!(batch.deliveries.len() <= MESSAGES_MAX);
-                    under_way.push_back(batch);
-                }
-                let all = under_way.iter().flat_map(|batch| &batch.deliveries);
-                let mut names: Vec<_> = all.map(|one| one.message.group.clone()).collect();
-                let count = names.len();
-                names.sort();
-                names.dedup();
-                prop_assert_eq!(names.len(), count, "two of a group are under way");
-                let Some(batch) = under_way.pop_front() else {
-                    let Some(due) = schedule.next_due() else { break };
-                    now = due;
-                    continue;
-                };
-                for one in batch.deliveries {
-                    match outcomes.next().unwrap_or_default() {
-                        0 | 1 => {
-                            let group = one.message.group.parse().expect("a number");
-                            delivered.push((group, one.sent.seq.as_u64()));
-                            schedule.done(Group::of(&one));
-                        }
-                        2 => schedule.again(one),
-                        3 => schedule.again_alone(one),
-                        _ => schedule.again_later(one, now),
-                    }
-                }
-            }
-            prop_assert_eq!(delivered.len(), groups.len());
-            let is_ordered = delivered.iter().enumerate().all(|(at, (group, number))| {
-                delivered[..at].iter().all(|(other, before)| other != group || before < number)
-            });
-            prop_assert!(is_ordered, "{:?}", delivered);
-            prop_assert!(schedule.groups.is_empty(), "nothing is kept of what is delivered");
-        }
+        // One that could be sent, if its queue were open, does not hide when one of the other can be.
+        let later = now + 10 * RETRY_DELAYS[1];
+        schedule.again_later(second.deliveries.into_iter().next().expect("the letter"), now);
+        schedule.again_later(first.deliveries.into_iter().next().expect("the event"), later);
+        assert!(schedule.next_due(later) > Some(later));
+        let rest = [next_batch(&mut schedule, later), next_batch(&mut schedule, later)];
+        assert_eq!(rest.each_ref().map(|batch| numbers(batch.as_ref())), [vec![3], vec![2]]);
     }
 }

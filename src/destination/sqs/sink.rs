@@ -10,7 +10,7 @@ use super::config::{QueueKind, SqsConfig, SqsSource};
 use super::message::{Limits, Message, too_large};
 use super::schedule::Delivery;
 use super::worker::{Lane, Worker};
-use crate::destination::parts::attempts::{Sent, Taken, order};
+use crate::destination::parts::attempts::{Sent, Taken, order, order_at};
 use crate::destination::parts::message_id::Writer;
 use crate::destination::parts::worker;
 use crate::ledger::Seq;
@@ -113,7 +113,7 @@ impl Outlet for SqsSink {
             bytes: bytes as u64,
             since: std::time::Instant::now(),
         };
-        self.made.push(Delivery::new(sent, message, queue));
+        self.made.push(Delivery::new(sent, message, queue, order_at(record, position)));
         if self.made.len() >= MESSAGES_MAX && !self.flush() {
             return Err(ProduceError::Broken("the thread of the requests has ended".to_owned()));
         }

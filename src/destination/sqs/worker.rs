@@ -277,7 +277,7 @@ impl Worker {
     fn wake(&self) -> Option<Instant> {
         let now = Instant::now();
         let outages = self.rejecting.iter().flatten().map(|outage| outage.until);
-        outages.chain(self.schedule.next_due()).filter(|at| *at > now).min()
+        outages.chain(self.schedule.next_due(now)).filter(|at| *at > now).min()
     }
 
     fn note_epoch(&mut self) {
@@ -362,12 +362,12 @@ impl Worker {
     }
 
     fn settle(&mut self, delivery: Delivery, verdict: Verdict) {
-        let group = Group::of(&delivery);
+        let group = delivery.group;
         let is_current = delivery.sent.epoch == *self.epoch.borrow();
         match verdict {
             Verdict::Later(failure) => {
                 if is_current {
-                    self.failing.insert(group.clone());
+                    self.failing.insert(group);
                     self.attempts.fails(
                         Lane::Group(group),
                         failure,
@@ -377,14 +377,14 @@ impl Worker {
                 self.again(delivery, |schedule, one| schedule.again_later(one, Instant::now()));
             }
             Verdict::Delivered => {
-                self.recovers(&group);
+                self.recovers(group);
                 self.schedule.done(group);
                 self.attempts.done(delivery.sent, Outcome::Delivered);
             }
             Verdict::Suspect(refusal) => {
-                self.recovers(&group);
+                self.recovers(group);
                 if is_current {
-                    self.schedule.refused(&group);
+                    self.schedule.refused(group);
                 } else {
                     self.schedule.done(group);
                 }
@@ -398,13 +398,13 @@ impl Worker {
         if delivery.sent.epoch == *self.epoch.borrow() {
             again(&mut self.schedule, delivery);
         } else {
-            self.schedule.done(Group::of(&delivery));
+            self.schedule.done(delivery.group);
         }
     }
 
-    fn recovers(&mut self, group: &Group) {
-        if self.failing.remove(group) {
-            self.attempts.works(&Lane::Group(group.clone()));
+    fn recovers(&mut self, group: Group) {
+        if self.failing.remove(&group) {
+            self.attempts.works(&Lane::Group(group));
         }
     }
 

@@ -1,6 +1,7 @@
 //! The endpoint is away, slow, busy or wrong: walpost keeps its session, its position and its
 //! memory, and sends everything in order once the endpoint takes it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Endpoints, eventually, long_outage};
 
 use super::fixture::HttpFixture;
-use super::receiver::Answer;
+use super::receiver::{Answer, Received};
 use crate::promise::Promise;
 
 const RECOVERED: &str = "delivering to the HTTP endpoint again";
@@ -84,6 +85,52 @@ async fn busy_server_gets_everything_once_and_in_order() {
         fixture.insert(20, 7).await;
     }
     fixture.assert_exact().await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_whose_events_fail_holds_up_no_other() {
+    let fixture = HttpFixture::new().await.configured("[http]\nlanes = 1\n");
+    let failing = |request: &Received| request.header("walpost-key") == Some("0");
+    fixture.receiver.answers(move |request| Answer::of(if failing(request) { 503 } else { 200 }));
+    let walpost = fixture.run().await;
+    fixture.insert(100, 10).await;
+    eventually(LONG_TIMEOUT, "the others are delivered", async || {
+        let accepted = fixture.receiver.accepted().len();
+        if accepted == 90 { Ok(()) } else { Err(accepted) }
+    })
+    .await;
+    let tried = fixture.receiver.requests().into_iter().filter(failing);
+    let bodies: BTreeSet<_> = tried.map(|request| request.body).collect();
+    assert_eq!(bodies.len(), 1, "what follows it waits");
+    fixture.receiver.answers(|_| Answer::of(200));
+    fixture.assert_exact().await;
+    walpost.await_line(RECOVERED, SHORT_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+/// It is another lane, and another kind of failure, in which the event is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_outage_is_reported_and_ends() {
+    let fixture = HttpFixture::new().await;
+    let walpost = fixture.run().await;
+    for (count, is_away) in [(1, true), (2, false), (3, true), (4, false)] {
+        let mark = walpost.mark();
+        fixture.receiver.answers(|_| Answer::of(503));
+        if is_away {
+            fixture.receiver.stop().await;
+        }
+        fixture.insert(1, 1).await;
+        if is_away {
+            walpost.await_line_after(mark, "server of http.url runs", SHORT_TIMEOUT).await;
+            fixture.receiver.start_again();
+        }
+        walpost.await_line_after(mark, "answered 503", SHORT_TIMEOUT).await;
+        fixture.receiver.answers(|_| Answer::of(200));
+        walpost.await_line_after(mark, RECOVERED, LONG_TIMEOUT).await;
+        fixture.confirmed(SHORT_TIMEOUT).await;
+        assert_eq!(fixture.receiver.accepted().len(), count);
+    }
     stop(walpost).await;
 }
 
