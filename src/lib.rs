@@ -1,25 +1,34 @@
-//! walpost streams a transactional outbox from PostgreSQL's WAL to Kafka: in order, at least once,
-//! without polling the table.
+//! walpost streams a transactional outbox from PostgreSQL's WAL to Kafka, or to Redis, NATS, RabbitMQ, an
+//! HTTP endpoint or Amazon SQS: in order, at least once, without polling the table.
 //!
 //! An application inserts a row into its outbox table in the transaction of the change that the row
 //! describes. The WAL then contains both or neither, in commit order. walpost decodes the WAL
-//! through a logical replication slot and publishes one Kafka record per row. This crate is the
+//! through a logical replication slot and publishes one record per row. This crate is the
 //! program and the library behind it; the program is a command line over [`assembly::relay`].
 //!
 //! # Data path
 //!
 //! ```text
-//!   PostgreSQL                                                           Kafka
-//!   walsender                                                           brokers
-//!      │  pgoutput                                                         ▲
-//!      ▼       ┌─────────────────── walpost-core ──────────────────┐       │
-//!   source ──► │ pgoutput ──► outbox ──► record ──► relay          │ ──► sink
-//!      ▲       │   message     event      topic,      │  ▲         │       │
-//!      │       │                          key, …      ▼  │         │       │ delivery
-//!      │       │                  flush LSN ◄──── ledger ◄─────────│───────┘ reports
-//!      │       └──────────────────────┼────────────────────────────┘
-//!      └───── publication guard ◄─────┘
+//!   PostgreSQL                                                       Kafka, …
+//!   walsender                                                        brokers
+//!      │ pgoutput                                                       ▲
+//!      ▼                                                                │ requests
+//!   source ─────── messages ──────► relay ◄──────── reports ──────── destination
+//!      ▲                            │  ▲                                ▲
+//!      │                     offers │  │ produce, replay, halt          │ records
+//!      │                            ▼  │                                │
+//!      │              ┌─────────── walpost-core ───────────┐            │
+//!      │              │ pgoutput ──► outbox ──► record ────│────────────┘
+//!      │              │   message     event      topic,    │
+//!      │              │                          key, …    │
+//!      └─ flush LSN ◄─│ ledger: what is acknowledged       │
+//!                     └────────────────────────────────────┘
 //! ```
+//!
+//! The relay takes a message from the source and offers it to the core. The core makes an event of it and
+//! a record of that, gives the record to the destination's outlet, and says what else is to be done: wait,
+//! replay, halt. What the destination reports goes back to the core, whose ledger tells what may be
+//! confirmed to the slot; the publication guard of the source sees to it that nothing was skipped before.
 //!
 //! Rows flow to the right as they arrive, also those of a large transaction: PostgreSQL sends a
 //! transaction only after its commit, so walpost buffers none, and memory follows the in-flight
@@ -59,7 +68,7 @@
 //!
 //! Listed from the bottom up: a module imports only modules above it (`tests/tidy` checks that).
 //! The core decides order, replay and halt; it is pure and takes the time as an argument. It is a crate
-//! of its own, `crates/core`, which has no dependency for I/O. The other decisions (timeouts, batch size, the
+//! of its own, `crates/core`, without I/O. The other decisions (timeouts, batch size, the
 //! publication guard) are listed in `docs/design`.
 //!
 //! | module | purpose |
