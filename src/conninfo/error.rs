@@ -76,8 +76,8 @@ pub enum ConnInfoError {
     },
     /// No user name is set.
     #[error(
-        "user: none is given, and neither USER nor LOGNAME names one: write it as in \
-         postgres://USER@HOST/DATABASE"
+        "user: none is given, and neither USER nor LOGNAME names one: set source.url (--source, \
+         WALPOST_SOURCE_URL, walpost.toml), as in postgres://USER@HOST/DATABASE"
     )]
     NoUser,
     /// A certificate, key or root file that is named, or required by another parameter, does not

@@ -49,8 +49,9 @@ impl fmt::Display for Doubt {
             ),
             Self::FormerRows(table) => write!(
                 f,
-                "{table} may have rows from before the slot, which it does not send. If they are published \
-                 already, or not wanted: `walpost adopt --apply`"
+                "{table} may have rows from before the slot, which it does not send; it sends those that were \
+                 written since. If the others are published already, or not wanted, or there are none: \
+                 `walpost adopt --apply`"
             ),
         }
     }

@@ -56,6 +56,9 @@ const TABLE: &str = "
            pg_catalog.has_table_privilege(c.oid, 'SELECT')
       FROM pg_catalog.pg_class c WHERE c.oid = $1";
 
+/// The role whose rights count, quoted.
+const ROLE: &str = "SELECT pg_catalog.quote_ident(CURRENT_USER)";
+
 /// The columns: whether they have times, with or without a zone, and may be NULL.
 const COLUMNS: &str = "
     SELECT attname::pg_catalog.text, atttypid IN (1114, 1184), atttypid = 1114, attnotnull
@@ -351,8 +354,10 @@ impl RowSnapshot {
             )));
         }
         if !fact(2)? {
+            let role = self.client.query_one(ROLE, &[]).await.map_err(failed)?;
+            let role: String = role.try_get(0).map_err(failed)?;
             return Err(SourceError::Setup(format!(
-                "this user may not read {name}: GRANT SELECT ON {name} TO it, or connect as the table's \
+                "{role} may not read {name}: GRANT SELECT ON {name} TO {role}, or connect as the table's \
                  owner, with --source"
             )));
         }

@@ -150,7 +150,7 @@ pub(crate) async fn usable_stream(
     let stream = &config.stream;
     let Some(info) = stream_info(client, stream).await? else {
         return Err(Failure::Unusable(format!(
-            "stream {stream} does not exist: create it (docs/nats.md has the command)"
+            "stream {stream} does not exist: create it by the command that `walpost check` prints"
         )));
     };
     match unfit(&info) {

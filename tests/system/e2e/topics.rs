@@ -68,6 +68,8 @@ async fn missing_topic_named_by_a_row_is_not_created() {
     let command = create_command(&fixture.bootstrap, &topic) + ";";
     let line = walpost.await_line(&command, SHORT_TIMEOUT).await;
     assert!(line.contains("event\":\"0000"), "{line}");
+    let id = fixture.postgres.query_text("SELECT id FROM public.outbox").await.expect("a row");
+    assert!(line.contains(&format!("(event id {id})")), "{line}");
     assert_eq!(kafka.administration().partitions(&topic).await, Ok(Vec::new()));
     kafka.create_topic(&topic, 1).await;
     fixture.confirmed(SHORT_TIMEOUT).await;

@@ -1,5 +1,6 @@
 //! One librdkafka producer: its callbacks, and what is sent with it.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +8,9 @@ use std::time::Duration;
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
+use rdkafka::message::{
+    DeliveryResult, Header as KafkaHeader, Headers as _, Message, OwnedHeaders,
+};
 use rdkafka::producer::{BaseProducer, BaseRecord, ProducerContext};
 
 use crate::crash_points;
@@ -164,7 +167,10 @@ impl ProducerContext<KeyPartitioner> for Context {
             }
             Err((error, message)) => {
                 let at = TopicAt { topic: message.topic(), servers: &self.servers };
-                let outcome = error::outcome(error, at);
+                let mut outcome = error::outcome(error, at);
+                if let (Outcome::Lost(reason), Some(id)) = (&mut outcome, id_of(message)) {
+                    *reason = format!("{reason} (event id {})", excerpt(&id));
+                }
                 if error.rdkafka_error_code().is_some_and(error::is_record_error) {
                     self.reports.refused();
                 }
@@ -178,6 +184,12 @@ impl ProducerContext<KeyPartitioner> for Context {
             self.reports.report(Report::new(Seq::new(opaque as u64), outcome), published);
         }
     }
+}
+
+/// The id of a record's event, if it has the header.
+fn id_of<'a>(message: &'a impl Message) -> Option<Cow<'a, str>> {
+    let id = message.headers()?.iter().find(|header| header.key == "id")?;
+    id.value.map(String::from_utf8_lossy)
 }
 
 /// Makes a producer that connects in the background.
