@@ -143,8 +143,8 @@ fuzz: setup ## Fuzz all decoders and parsers (SECONDS=600, TARGETS="stream json"
 	@fuzz/run $(SECONDS) $(TARGETS)
 
 # Java, Go (1.24 or later) and Python with their libraries, from Maven, Go's proxy and Python's
-# index. The Rust consumer runs in `make test`. Python's clients of the other destinations read what
-# walpost makes of random rows.
+# index. The Rust consumer runs in `make test`. Clients of the other destinations, in Python and Go, read
+# what walpost makes of random rows.
 consumers: ## Run the example consumers of docs/consumers.md in all four languages, and other clients
 	@tests/bed/setup.sh consumers
 	$(SYSTEM) consumers -- --include-ignored

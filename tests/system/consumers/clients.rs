@@ -1,12 +1,12 @@
-//! What independent clients read of random rows: nats-py, pika, redis-py, boto3, and the libraries
+//! What independent clients read of random rows: nats-py, nats.go, pika, redis-py, boto3, and the libraries
 //! of `CloudEvents` and Standard Webhooks.
 //!
-//! `clients/read.py` prints what each client gives it. Topic, key, id and type are the row's, its
+//! `clients/read.py` and `clients/nats` print what each client gives them. Topic, key, id and type are the row's, its
 //! own headers arrive, and none of them is in the place of something that walpost writes.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -111,31 +111,46 @@ fn rows(random: &mut fastrand::Rng) -> Rows {
     rows
 }
 
-/// The libraries, installed.
-fn packages() -> PathBuf {
+/// The command of Python's clients, with the libraries installed.
+fn python() -> Vec<String> {
     let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     let source = repository().join("tests/system/consumers/clients");
+    let script = source.join("read.py").display().to_string();
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]);
     pip.args(["--root-user-action=ignore", "--upgrade", "--target"]).arg(&made);
     run(pip.args(["-r", "requirements.txt"]).current_dir(source));
-    made
+    let [packages, secret] =
+        [format!("PYTHONPATH={}", made.display()), format!("RECEIVER_SECRET={SECRET}")];
+    vec![packages, secret, "python3".to_owned(), "-B".to_owned(), script]
+}
+
+/// That of the client of NATS in Go, built.
+fn nats_go() -> Vec<String> {
+    let source = repository().join("tests/system/consumers/clients/nats");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients/nats-go");
+    let mut go = Command::new("go");
+    run(go.args(["build", "-mod=readonly", "-o"]).arg(&program).arg(".").current_dir(source));
+    vec![program.display().to_string()]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "wants pip and fetches packages: make consumers"]
+#[ignore = "wants pip and Go, and fetches packages: make consumers"]
 async fn independent_clients_read_what_rows_are_about() {
-    let packages = packages();
+    let python = python();
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     for kind in Destination::KINDS {
         let rows = rows(&mut random);
-        read_by_client(kind, &packages, &rows).await;
+        let reader = [&python[..], &[kind.to_owned()]].concat();
+        read_by_client(kind, &reader, &rows).await;
     }
+    read_by_client("nats", &nats_go(), &rows(&mut random)).await;
 }
 
-async fn read_by_client(kind: &'static str, packages: &Path, rows: &Rows) {
+/// `reader` reads so many events from a port, and prints them.
+async fn read_by_client(kind: &'static str, reader: &[String], rows: &Rows) {
     // The client of HTTP is the receiver itself.
     let destination = if kind == "http" { None } else { Some(Destination::start(kind).await) };
     let receiver = Port::reserve().expect("a port");
@@ -154,13 +169,9 @@ async fn read_by_client(kind: &'static str, packages: &Path, rows: &Rows) {
     }
     fixture.inner.postgres.execute("ALTER TABLE public.outbox ALTER id TYPE text").await;
     fixture.inner.postgres.execute(&rows.sql).await;
-    let script = repository().join("tests/system/consumers/clients/read.py");
     let reader = Walpost::builder("/usr/bin/env")
-        .arg(format!("PYTHONPATH={}", packages.display()))
-        .arg(format!("RECEIVER_SECRET={SECRET}"))
-        .args(["python3", "-B"])
-        .arg(script.display().to_string())
-        .args([kind.to_owned(), port.to_string(), ROWS.to_string()])
+        .args(reader)
+        .args([port.to_string(), ROWS.to_string()])
         .start();
     let mut command = fixture.command("run");
     if kind == "http" {
