@@ -39,6 +39,7 @@ struct Inner {
 }
 
 /// What becomes of an event that is to be sent again.
+#[expect(clippy::large_enum_variant, reason = "one for each failed request")]
 pub(super) enum Again {
     /// Others are sent meanwhile.
     Later,

@@ -294,7 +294,7 @@ mod tests {
     fn routing_keys_without_answers_do_not_hold_up_others() {
         let (mut flow, mut now) = (Flow::default(), Instant::now());
         for number in 1..=5000 {
-            flow.put_back(of(number, ["hangs", "hangs too"][number as usize % 2]), now);
+            flow.put_back(of(number, if number % 2 == 0 { "hangs" } else { "hangs too" }), now);
         }
         let accepts = |message: &Message| (&*message.routing_key == "works").then_some(true);
         let again = retry(&mut flow, &mut now, 60 * SECOND, accepts);

@@ -187,7 +187,7 @@ impl ProducerContext<KeyPartitioner> for Context {
 }
 
 /// The id of a record's event, if it has the header.
-fn id_of<'a>(message: &'a impl Message) -> Option<Cow<'a, str>> {
+fn id_of(message: &impl Message) -> Option<Cow<'_, str>> {
     let id = message.headers()?.iter().find(|header| header.key == "id")?;
     id.value.map(String::from_utf8_lossy)
 }
