@@ -211,6 +211,11 @@ fn unauthorized_topic(topic: &str) -> Refusal {
     Refusal { ground: Ground::MissingTopic, may_pass: false, reason }
 }
 
+/// Whether the topic does not exist.
+pub(crate) fn is_missing_topic(code: Code) -> bool {
+    matches!(code, Code::UnknownTopic | Code::UnknownTopicOrPartition)
+}
+
 /// The error in words, with what to do where that is known.
 pub(crate) fn reason(code: Code, at: TopicAt<'_>) -> String {
     let topic = at.topic;

@@ -168,7 +168,11 @@ impl ProducerContext<KeyPartitioner> for Context {
             Err((error, message)) => {
                 let at = TopicAt { topic: message.topic(), servers: &self.servers };
                 let mut outcome = error::outcome(error, at);
-                if let (Outcome::Lost(reason), Some(id)) = (&mut outcome, id_of(message)) {
+                // Of other reasons, which are not the event's, one line is enough.
+                let is_missing = error.rdkafka_error_code().is_some_and(error::is_missing_topic);
+                if let (true, Outcome::Lost(reason), Some(id)) =
+                    (is_missing, &mut outcome, id_of(message))
+                {
                     *reason = format!("{reason} (event id {})", excerpt(&id));
                 }
                 if error.rdkafka_error_code().is_some_and(error::is_record_error) {
