@@ -9,13 +9,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::ahead::{Streamed, expect};
 use super::error::RecoveryError;
-use super::published::{Content, ID_HEADER, PublishedEvent, PublishedRecords, ReadTopic};
+use super::published::{Content, PublishedEvent, PublishedRecords, ReadTopic};
 use crate::destination::kafka::KafkaConfig;
 use crate::lsn::Lsn;
 use crate::outbox::Outbox;
 use crate::pgoutput::{Insert, PgTimestamp, Tuple};
 use crate::position::EventPosition;
-use crate::record::{Policies, Router};
+use crate::record::{ID_HEADER, Policies, Router};
 use crate::source::RowSnapshot;
 
 /// Records before a time that are read too: clocks differ, and times without a zone may be local ones.

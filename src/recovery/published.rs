@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 use super::error::RecoveryError;
 use crate::destination::kafka::{self, Callbacks, KafkaConfig, MetadataClient};
 use crate::position::EventPosition;
-use crate::record::POSITION_HEADER;
 use crate::record::dead_letter::Letter;
+use crate::record::{ID_HEADER, POSITION_HEADER};
 
 /// Timeout for each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,9 +35,6 @@ const GROUP: &str = "walpost-recover";
 
 /// Records that are passed on together.
 const BATCH: usize = 50_000;
-
-/// The header with an event's id, in each profile.
-pub(super) const ID_HEADER: &str = "id";
 
 /// What is in Kafka of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]

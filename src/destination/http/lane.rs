@@ -67,6 +67,7 @@ pub(super) struct Lane {
 /// What fails and recovers by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Failing {
+    /// The connection of a lane.
     Lane(u16),
     /// The events of a key.
     Key(u64),
@@ -223,28 +224,48 @@ impl Lane {
             let delays = queued.delays.get_or_insert_with(|| delays(RETRY_DELAYS));
             let delay = delays.next().unwrap_or(RETRY_DELAYS[1]).max(after.unwrap_or_default());
             if !is_for_all {
-                match self.queue.again_at(Instant::now() + delay, queued) {
-                    Again::TooMany(back) => queued = back,
-                    Again::Later => return Ok(()),
-                    Again::GivenUp => {
-                        self.attempts.gives_up(&failing);
-                        return Ok(());
-                    }
-                }
+                return self.retry_behind_others(queued, delay, &mut epoch).await;
             }
-            tokio::select! {
-                () = sleep(delay) => {}
-                changed = epoch.changed() => {
-                    self.gives_up(queued.order);
-                    return changed.map_err(|_| Gone);
-                }
-            }
-            if !is_for_all {
-                // One of those that wait may be taken by now.
-                if let Again::GivenUp = self.queue.again_now(queued) {
-                    self.attempts.gives_up(&failing);
-                }
+            if !self.pause(delay, queued.order, &mut epoch).await? {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Has the event sent again after a delay, and others meanwhile, unless too many keys fail.
+    async fn retry_behind_others(
+        &self,
+        queued: Queued,
+        delay: Duration,
+        epoch: &mut watch::Receiver<u64>,
+    ) -> Result<(), Gone> {
+        let order = queued.order;
+        let mut again = self.queue.again_at(Instant::now() + delay, queued);
+        if let Again::TooMany(queued) = again {
+            if !self.pause(delay, order, epoch).await? {
+                return Ok(());
+            }
+            // An event that has waited longer may be accepted by now.
+            again = self.queue.again_now(queued);
+        }
+        if let Again::GivenUp = again {
+            self.attempts.gives_up(&Failing::Key(order));
+        }
+        Ok(())
+    }
+
+    /// Waits before an event is sent again. Returns whether it is: another producer may produce it meanwhile.
+    async fn pause(
+        &self,
+        delay: Duration,
+        order: u64,
+        epoch: &mut watch::Receiver<u64>,
+    ) -> Result<bool, Gone> {
+        tokio::select! {
+            () = sleep(delay) => Ok(true),
+            changed = epoch.changed() => {
+                self.gives_up(order);
+                changed.map(|()| false).map_err(|_| Gone)
             }
         }
     }
@@ -276,7 +297,7 @@ impl Lane {
         self.done(queued, Outcome::Suspect(refusal));
     }
 
-    /// The event is produced again.
+    /// Gives the event up: another producer produces it again.
     fn gives_up(&self, order: u64) {
         self.attempts.gives_up(&Failing::Lane(self.number));
         self.attempts.gives_up(&Failing::Key(order));

@@ -33,7 +33,7 @@ pub(super) struct Limits {
     pub(super) give_up_after: Option<Duration>,
 }
 
-/// Of so many events it is known for how long they fail. More are forgotten, the one that failed first first.
+/// The number of failing events that are remembered. Beyond it, the one that has failed longest is forgotten.
 const TRIED_MAX: usize = 4096;
 
 /// The events that are sent again, also by another producer.

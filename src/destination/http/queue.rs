@@ -20,7 +20,7 @@ pub(super) struct Queued {
     /// Events with the same number keep their order.
     pub(super) order: u64,
     pub(super) delivery: Delivery,
-    /// Once it has failed.
+    /// The delays before further attempts, once one has failed.
     pub(super) delays: Option<ExponentialBackoff>,
 }
 
@@ -32,7 +32,7 @@ impl Queued {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Of the current producer. What is under way of an earlier one is produced again.
+    /// The number of the current producer. Events of an earlier one that are under way are produced again.
     epoch: u64,
     waiting: Keyed<Queued>,
     tried: Tried,
@@ -45,7 +45,7 @@ pub(super) enum Again {
     Later,
     /// Too many keys fail for that.
     TooMany(Queued),
-    /// It is produced again.
+    /// The current producer produces the event again.
     GivenUp,
 }
 
@@ -90,11 +90,11 @@ impl Queue {
             // Before the look into the queue: an event that is pushed behind that is for this lane.
             stirred.as_mut().enable();
             let due = {
-                let mut inner = self.lock();
-                if let Some(queued) = inner.waiting.next(Instant::now()) {
+                let (mut inner, now) = (self.lock(), Instant::now());
+                if let Some(queued) = inner.waiting.next(now) {
                     return queued;
                 }
-                inner.waiting.next_due()
+                inner.waiting.next_due(now)
             };
             match due {
                 None => stirred.await,
@@ -140,19 +140,19 @@ impl Queue {
 
     /// Sends the event again at that time.
     pub(super) fn again_at(&self, at: Instant, queued: Queued) -> Again {
-        if self.lock().waiting.delayed() >= self.failing_max {
+        let inner = self.lock();
+        if inner.waiting.delayed() >= self.failing_max {
             return Again::TooMany(queued);
         }
-        self.again_by(at, queued)
+        self.put_back(inner, at, queued)
     }
 
     /// Sends the event again from now on, after those that have waited longer.
     pub(super) fn again_now(&self, queued: Queued) -> Again {
-        self.again_by(Instant::now(), queued)
+        self.put_back(self.lock(), Instant::now(), queued)
     }
 
-    fn again_by(&self, at: Instant, queued: Queued) -> Again {
-        let mut inner = self.lock();
+    fn put_back(&self, mut inner: MutexGuard<'_, Inner>, at: Instant, queued: Queued) -> Again {
         if queued.epoch() != inner.epoch {
             inner.waiting.done(queued.order);
             return Again::GivenUp;

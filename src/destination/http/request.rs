@@ -14,16 +14,13 @@ use crate::destination::parts::attempts::Sent;
 use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
-use crate::record::{CONTENT_TYPE, Header, Record, dead_letter, media_type};
+use crate::record::{CONTENT_TYPE, Header, ID_HEADER, Record, dead_letter, media_type};
 
-/// The event's id: a receiver that has seen it ignores the request.
+/// The event's id, that of [`ID_HEADER`]: a receiver that has seen it ignores the request.
 pub(super) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const TOPIC: HeaderName = HeaderName::from_static("walpost-topic");
 const KEY: HeaderName = HeaderName::from_static("walpost-key");
 const TIMESTAMP: HeaderName = HeaderName::from_static("walpost-timestamp");
-
-/// The record's header from which [`WEBHOOK_ID`] is taken.
-const ID: &str = "id";
 
 /// The prefix of `CloudEvents`' attributes.
 const CLOUD_EVENT: &str = "ce-";
@@ -60,7 +57,7 @@ impl Delivery {
                 continue;
             }
             let name = name_of(&header.name)?;
-            if header.name == ID {
+            if header.name == ID_HEADER {
                 id = Some(id_of(value)?);
             }
             let value = value_of(value, Encoding::of(&name));

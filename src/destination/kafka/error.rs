@@ -236,7 +236,7 @@ pub(crate) fn reason(code: Code, at: TopicAt<'_>) -> String {
         Code::UnknownPartition => {
             "; the record names its partition: reading the topic's partitions again".into()
         }
-        Code::UnknownTopic | Code::UnknownTopicOrPartition => {
+        code if is_missing_topic(code) => {
             format!(
                 "; create it: {}; what was committed after its event waits, unless poison.missing_topic \
                  is set to dead_letter or skip",

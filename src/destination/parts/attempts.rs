@@ -86,7 +86,7 @@ pub(crate) fn order(record: &Record<'_>) -> u64 {
     hasher.finish()
 }
 
-/// The same for the event at a position, which no other shares if it has no key.
+/// The number of the event at a position: that of its key ([`order`]), or one of its own if it has no key.
 pub(crate) fn order_at(record: &Record<'_>, position: EventPosition) -> u64 {
     if record.key.is_some() {
         return order(record);

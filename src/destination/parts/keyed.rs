@@ -13,7 +13,7 @@ pub(crate) struct Keyed<T> {
     keys: HashMap<u64, Waiting<T>>,
     /// The keys whose first event may be sent.
     ready: VecDeque<u64>,
-    /// Those whose first event may be sent from that time on.
+    /// The keys whose first event may be sent from that time on.
     delayed: BTreeSet<(Instant, u64)>,
 }
 
@@ -26,7 +26,7 @@ struct Waiting<T> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is ready, or delayed.
+    /// The key is ready, or delayed.
     Listed,
     /// One of its events is under way.
     UnderWay,
@@ -124,13 +124,8 @@ impl<T> Keyed<T> {
         waiting.state = State::Listed;
     }
 
-    /// When the first delayed event may be sent.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.delayed.first().map(|(at, _)| *at)
-    }
-
-    /// The same, of those that may not be sent yet.
-    pub(crate) fn due_after(&self, now: Instant) -> Option<Instant> {
+    /// When the next event may be sent of those that may not be sent yet.
+    pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         self.delayed.range((now, u64::MAX)..).next().map(|(at, _)| *at)
     }
 
@@ -293,7 +288,7 @@ mod tests {
         /// The destination takes everything from here on.
         fn drain(&mut self) {
             for _ in 0..10_000 {
-                self.now = self.now.max(self.keyed.next_due().unwrap_or(self.now));
+                self.now = self.keyed.next_due(self.now).unwrap_or(self.now);
                 while self.send() {}
                 if self.under_way.is_empty() {
                     break;
@@ -328,7 +323,7 @@ mod tests {
         keyed.again_at(later, 0, 0);
         keyed.done(1);
         assert_eq!([keyed.next(now), keyed.next(now)], [Some(3), None]);
-        assert_eq!((keyed.delayed(), keyed.next_due()), (1, Some(later)));
+        assert_eq!((keyed.delayed(), keyed.next_due(now)), (1, Some(later)));
         keyed.again_at(later + Duration::from_secs(1), 1, 3);
         keyed.push(2, 6);
         // Those that have waited, the one that has waited longer first.

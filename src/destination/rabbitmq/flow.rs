@@ -28,7 +28,7 @@ pub(super) struct Flow {
     unconfirmed: BTreeMap<u64, Sent>,
     window: Window,
     waiting: Keyed<Message>,
-    /// Those that the broker has refused. Their keys wait.
+    /// Messages that the broker has refused. Their keys wait.
     refused: Refused,
 }
 

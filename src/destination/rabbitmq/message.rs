@@ -11,7 +11,9 @@ use crate::destination::parts::attempts::order_at;
 use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
 use crate::position::EventPosition;
-use crate::record::{CONTENT_TYPE as TYPE, Names, POSITION_HEADER, Record, Spelling, media_type};
+use crate::record::{
+    CONTENT_TYPE as TYPE, ID_HEADER, Names, POSITION_HEADER, Record, Spelling, media_type,
+};
 
 /// The channel of all messages.
 pub(super) const CHANNEL: u16 = 1;
@@ -40,9 +42,6 @@ const TIMESTAMP: u16 = 1 << 6;
 
 /// The delivery mode of messages that survive a restart of the broker.
 const PERSISTENT: u8 = 2;
-
-/// The record's header from which the message's id is taken.
-const ID: &str = "id";
 
 const TOPIC: &str = "walpost.topic";
 const KEY: &str = "walpost.key";
@@ -254,7 +253,7 @@ fn properties(
     sized(out, |out| headers(position, record, out))?;
     out.push(PERSISTENT);
     let text;
-    let id = if let Some(id) = own(ID) {
+    let id = if let Some(id) = own(ID_HEADER) {
         if id.is_empty() {
             let reason = "its id is empty, and a consumer could not tell it from others: give the \
                           event an id, or leave `id` out of record.headers";

@@ -1,7 +1,7 @@
 //! The messages that the broker has refused, and when each is sent again. Pure.
 //!
-//! A routing key may lead to a queue that has no room while others have. So each has delays of its own, which
-//! grow while its messages are refused, and one that is accepted makes others follow. Not all are sent again
+//! A routing key may lead to a queue that has no room while others have. So each has its own backoff while
+//! its messages are refused, and one that is accepted makes others follow. Not all are sent again
 //! at once: if one of the queues that take a message is full, the others get it once more each time.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

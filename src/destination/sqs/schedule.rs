@@ -142,7 +142,7 @@ impl Schedule {
 
     /// When a delayed message can be sent that cannot be now.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
-        self.queues.iter().filter_map(|queue| queue.due_after(now)).min()
+        self.queues.iter().filter_map(|queue| queue.next_due(now)).min()
     }
 
     /// Gives up everything that is not under way: it is produced again.

@@ -23,6 +23,9 @@ use super::types::{Header, Headers};
 /// Maximum length of a dropped name in the log, in characters.
 const NAME_SIGNS_SHOWN: usize = 100;
 
+/// The header with the event's id, in each profile.
+pub const ID_HEADER: &str = Role::Id.name();
+
 /// The header with the event's position.
 pub const POSITION_HEADER: &str = "walpost.position";
 

@@ -22,8 +22,8 @@ mod topics_allowed;
 mod types;
 mod value;
 
-pub use headers::POSITION_HEADER;
 pub use headers::{Dropped, HeaderSet, HeaderSetError};
+pub use headers::{ID_HEADER, POSITION_HEADER};
 pub use key::KeyTemplate;
 pub use names::{NameConflict, Names, Spelling};
 pub use placement::{Placement, PlacementError, Target};

@@ -23,7 +23,7 @@ use crate::excerpt::excerpt;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Ground, ProduceError, Refusal};
-use crate::record::Record;
+use crate::record::{ID_HEADER, Record};
 use crate::sink::{Condition, Outcome, Report};
 
 /// Events of librdkafka's that are taken in a row: what is left waits for the next time.
@@ -168,10 +168,10 @@ impl ProducerContext<KeyPartitioner> for Context {
             Err((error, message)) => {
                 let at = TopicAt { topic: message.topic(), servers: &self.servers };
                 let mut outcome = error::outcome(error, at);
-                // Of other reasons, which are not the event's, one line is enough.
-                let is_missing = error.rdkafka_error_code().is_some_and(error::is_missing_topic);
-                if let (true, Outcome::Lost(reason), Some(id)) =
-                    (is_missing, &mut outcome, id_of(message))
+                // Other reasons are not the event's: one line is enough for all events.
+                if error.rdkafka_error_code().is_some_and(error::is_missing_topic)
+                    && let Outcome::Lost(reason) = &mut outcome
+                    && let Some(id) = id_of(message)
                 {
                     *reason = format!("{reason} (event id {})", excerpt(&id));
                 }
@@ -192,7 +192,7 @@ impl ProducerContext<KeyPartitioner> for Context {
 
 /// The id of a record's event, if it has the header.
 fn id_of(message: &impl Message) -> Option<Cow<'_, str>> {
-    let id = message.headers()?.iter().find(|header| header.key == "id")?;
+    let id = message.headers()?.iter().find(|header| header.key == ID_HEADER)?;
     id.value.map(String::from_utf8_lossy)
 }
 
