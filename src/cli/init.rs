@@ -2,12 +2,15 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use super::args::{DEFAULT_ROLE, InitArguments};
 use super::recover::RowOptions;
 use super::stdout::{complain, print, say, with_flags};
-use super::{Exit, adopt, block_on, configuration, init_file, logged, recover, require_kafka};
+use super::{
+    Exit, adopt, block_on, configuration, init_file, logged, progress, recover, require_kafka,
+};
 use crate::config::{self, Config, Environment, Flags, Origin, Setting, SinkKind, quoted};
 use crate::conninfo::ConnInfo;
 use crate::destination;
@@ -111,6 +114,10 @@ async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_stat
             complain(&reason);
             Exit::Failure
         }
+        Err(NoPosition::OfEarlierSlot(text)) => {
+            complain(&text);
+            Exit::Slot
+        }
         Err(NoPosition::Failed(error)) => {
             let exit = adopt::failed(error);
             complain(
@@ -126,6 +133,8 @@ async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_stat
 enum NoPosition {
     /// It may not be the one to begin at, for this reason.
     Refused(String),
+    /// There is one, from which `run` does not continue with this slot.
+    OfEarlierSlot(String),
     /// It could not be read or written.
     Failed(AdoptError),
 }
@@ -159,7 +168,17 @@ async fn write_position(
     }
     let conninfo = assembly::conninfo(config, &Environment::of_process())
         .map_err(|error| SourceError::Setup(error.to_string()))?;
-    let Some(positions) = positions_if_free(config, &conninfo).await? else {
+    let mut reading = pin!(positions_if_free(config, &conninfo));
+    let positions = match tokio::time::timeout(progress::INTERVAL, &mut reading).await {
+        Ok(read) => read?,
+        Err(_) => {
+            let to = destination::of(config).description(config);
+            let at = to.bootstrap_servers.map(|at| format!(" at {at}")).unwrap_or_default();
+            say(&format!("{place}{at}: not written yet; waiting"));
+            reading.await?
+        }
+    };
+    let Some(positions) = positions else {
         return Ok(format!("{place}: left as it is, since a client uses the slot\n"));
     };
     let slot = positions.slot();
@@ -179,11 +198,13 @@ async fn write_position(
             "{place}: left as it is: rows that the slot does not send are not all published yet: run the \
              command again that publishes them\n"
         )),
-        Some((acked, false)) if is_created || acked < slot => Ok(format!(
-            "{place}: left as it is, {acked}, the position of an earlier slot of this name; this one \
-             begins at {slot}, and events between the two may be in neither: `walpost run` exits with \
-             code 3, `walpost recover` names what is missing, and with --apply publishes it\n"
-        )),
+        Some((acked, false)) if is_created || acked < slot => {
+            Err(NoPosition::OfEarlierSlot(format!(
+                "{place}: left as it is, {acked}, the position of an earlier slot of this name; this one \
+                 begins at {slot}, and events between the two may be in neither: `walpost run` does not \
+                 start and says what to do"
+            )))
+        }
         Some((acked, false)) => Ok(format!("{place}: already there, {acked}\n")),
     }
 }

@@ -18,6 +18,21 @@ use crate::destination::{self, Check};
 use crate::findings::{Finding, Findings};
 use crate::source::{self, SourceConfig};
 
+/// Creates what is missing. It works as a role that may do so, which walpost's own need not be.
+const INIT: &str = "walpost init --apply  # as a role that may create it";
+
+/// What there is in place of a name that is not: one of them may be meant. `query` selects up to six.
+async fn others(client: &Client, query: &str) -> String {
+    // It is a hint: without it the finding stands.
+    let rows = client.query(query, &[]).await.unwrap_or_default();
+    let names: Vec<String> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
+    match names.split_at_checked(5) {
+        Some((first, [_, ..])) => format!("; this database has {} and others", first.join(", ")),
+        _ if names.is_empty() => String::new(),
+        _ => format!("; this database has {}", names.join(", ")),
+    }
+}
+
 /// Checks the configuration alone; for `check --offline`.
 pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findings {
     let mut findings = Findings::default();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, Row};
 
+use super::{INIT, others};
 use crate::findings::{Finding, Findings};
 use crate::outbox::TableName;
 use crate::source::{self, Facts, PartKind, SourceConfig, SqlClient, UnsentPart};
@@ -40,6 +41,18 @@ const TABLE: &str = "
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       LEFT JOIN {membership} ON true
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2";
+
+/// The database's publications.
+const PUBLICATIONS: &str = "
+    SELECT pg_catalog.quote_ident(pubname) FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 6";
+
+/// Tables that may be an outbox by their names.
+const TABLES: &str = "
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
+      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+       AND c.relname::pg_catalog.text ~* 'outbox|event' AND n.nspname::pg_catalog.text !~ '^(pg_|information_schema)'
+     ORDER BY 1 LIMIT 6";
 
 /// The publication, quoted for SQL, and its properties.
 struct Publication {
@@ -103,7 +116,7 @@ pub(crate) async fn check(
     let found = row.and_then(|row| row.map(|row| Publication::of(&row, name)).transpose());
     let found = findings.answer((SUBJECT, "publication"), found)?;
     match &found {
-        None => findings.add(missing(source, facts)),
+        None => findings.add(missing(source, facts, &others(client, PUBLICATIONS).await)),
         Some(found) => operations(found, source, findings),
     }
     let (mut tables, mut unlisted) = (Vec::new(), Vec::new());
@@ -115,13 +128,17 @@ pub(crate) async fn check(
             None => findings.add(
                 Finding::error(
                     ("table", "table_missing"),
-                    format!("table {table} does not exist in database \"{}\"", facts.database),
+                    format!(
+                        "table {table} does not exist in database \"{}\"{}",
+                        facts.database,
+                        others(client, TABLES).await
+                    ),
                 )
                 .why(
                     "applications write their events to this table; if it has another name, set \
                      --table instead",
                 )
-                .command("walpost init --apply"),
+                .command(INIT),
             ),
             Some(found_table) => {
                 check_table(&found_table, table, found.as_ref(), findings);
@@ -147,14 +164,13 @@ pub(crate) async fn check(
     Some((found.is_some(), tables))
 }
 
-fn missing(source: &SourceConfig, facts: &Facts) -> Finding {
+fn missing(source: &SourceConfig, facts: &Facts, others: &str) -> Finding {
     let quoted = escape_identifier(&source.publication);
-    let text = format!("publication {quoted} does not exist in database \"{}\"", facts.database);
+    let database = &facts.database;
+    let text = format!("publication {quoted} does not exist in database \"{database}\"{others}");
     let finding = Finding::error((SUBJECT, "publication_missing"), text);
     if facts.slot.is_none() {
-        return finding
-            .why("the publication selects the rows that PostgreSQL sends")
-            .command("walpost init --apply");
+        return finding.why("the publication selects the rows that PostgreSQL sends").command(INIT);
     }
     finding
         .why(

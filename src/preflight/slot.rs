@@ -4,6 +4,7 @@ use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, Row};
 
 use super::connection::APPLICATION_NAME;
+use super::{INIT, others};
 use crate::findings::{Finding, Findings};
 use crate::setup::Hosting;
 use crate::source::{Facts, SLOT_NAME_MAX, Slot, disable_two_phase};
@@ -41,7 +42,7 @@ pub(crate) async fn check(
         return on_standby(client, name, facts, service, findings).await;
     }
     let Some(slot) = &facts.slot else {
-        return findings.add(missing(name, publication, &other_slots(client).await));
+        return findings.add(missing(name, publication, &others(client, OTHERS).await));
     };
     if let Some(finding) =
         foreign(name, slot, facts).or_else(|| lost(name, slot)).or_else(|| two_phase(name, slot))
@@ -82,24 +83,14 @@ pub(crate) async fn check(
     }
 }
 
-/// The database's other slots of pgoutput: one of them may be meant.
-async fn other_slots(client: &Client) -> Vec<String> {
-    const OTHERS: &str = "
-        SELECT pg_catalog.quote_ident(slot_name) FROM pg_catalog.pg_replication_slots
-         WHERE plugin = 'pgoutput' AND database = pg_catalog.current_database() AND NOT temporary
-         ORDER BY 1 LIMIT 6";
-    // It is a hint: without it the finding stands.
-    let rows = client.query(OTHERS, &[]).await.unwrap_or_default();
-    rows.iter().filter_map(|row| row.try_get(0).ok()).collect()
-}
+/// The database's other slots of pgoutput.
+const OTHERS: &str = "
+    SELECT pg_catalog.quote_ident(slot_name) FROM pg_catalog.pg_replication_slots
+     WHERE plugin = 'pgoutput' AND database = pg_catalog.current_database() AND NOT temporary
+     ORDER BY 1 LIMIT 6";
 
-fn missing(name: &str, publication: bool, others: &[String]) -> Finding {
-    let there = match others.split_at_checked(5) {
-        Some((first, [_, ..])) => format!("; this database has {} and others", first.join(", ")),
-        _ if others.is_empty() => String::new(),
-        _ => format!("; this database has {}", others.join(", ")),
-    };
-    let text = format!("replication slot \"{name}\" does not exist{there}");
+fn missing(name: &str, publication: bool, others: &str) -> Finding {
+    let text = format!("replication slot \"{name}\" does not exist{others}");
     let finding = Finding::error((SUBJECT, "slot_missing"), text).why(
         "PostgreSQL retains WAL for walpost only through its slot; if this slot existed before, \
          events committed since it was dropped are in no slot",
@@ -110,7 +101,7 @@ fn missing(name: &str, publication: bool, others: &[String]) -> Finding {
             escape_literal(name).trim_start()
         ))
     } else {
-        finding.command("walpost init --apply")
+        finding.command(INIT)
     }
 }
 

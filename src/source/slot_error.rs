@@ -176,8 +176,7 @@ pub enum SlotError {
     #[error(
         "this server's WAL ends at {flushed}, and {place} has the position {acked}: the server lost \
          WAL or was restored; nothing was published from it. {store} may have events that its tables \
-         have not. `walpost adopt --apply` continues from the slot's position; after that, `walpost \
-         replay` publishes rows again that are still in the table"
+         have not. {REPLAY_ROWS}"
     )]
     BehindStore {
         /// The end of the server's WAL.
@@ -274,8 +273,7 @@ pub enum SlotError {
          events that were committed between these may be missing in {store}. The slot was dropped \
          and created again, or advanced by another client; or {store} has lost its newest writes: \
          in a crash without a synced log, in a failover to a replica that was behind, or by being \
-         restored. `walpost adopt --apply` continues from {found} without them; after that, \
-         `walpost replay` publishes rows again that are still in the table"
+         restored. {REPLAY_ROWS}"
     )]
     AheadOfStore {
         /// The slot.
@@ -417,6 +415,11 @@ impl SlotError {
 const LAYOUT_CHANGED: &str = "; or the publication, or which messages are read, was changed since, so \
      that it does not send the same: restore the former configuration and start walpost again";
 
+/// What to do where `recover` cannot tell what the destination has.
+const REPLAY_ROWS: &str = "`walpost adopt --apply` continues from the slot's position; after that, `walpost \
+     replay --since TIME --apply` publishes the rows again that were written since and are still in the \
+     table (without --apply it counts them): a time before the first that may be missing";
+
 /// What to do about events that only the destination has.
 fn after_failover(store: Option<&str>) -> &'static str {
     match store {
@@ -425,10 +428,7 @@ fn after_failover(store: Option<&str>) -> &'static str {
              publishes what is missing, before walpost starts again; without one, start walpost \
              again to continue from its slot's position"
         }
-        Some(_) => {
-            "`walpost adopt --apply` continues from the slot's position; after that, `walpost \
-             replay` publishes rows again that are still in the table"
-        }
+        Some(_) => REPLAY_ROWS,
     }
 }
 

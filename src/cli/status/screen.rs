@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use super::words::{bytes, count, duration};
+use super::words::{bytes, duration, records};
 use super::{Found, Slot};
 use crate::admin::{SlotStatus, Status};
 use crate::excerpt::line;
@@ -70,13 +70,13 @@ impl Screen {
         let sink = if status.sink.is_empty() { "Kafka" } else { &status.sink };
         self.line(sink, &[connected]);
         self.late(status);
-        let (published, rate) = (count(status.published), status.published_per_second);
+        let (published, rate) = (records(status.published), status.published_per_second);
         let uptime = duration(now - status.started_at);
-        let published = format!("{published} records in {uptime}, {rate:.1} a second now");
+        let published = format!("{published} in {uptime}, {rate:.1} a second now");
         self.line("published", &[plain(&published)]);
         let (used, limit) = (bytes(status.in_flight_bytes), bytes(status.in_flight_limit_bytes));
-        let records = count(status.in_flight_events);
-        self.line("in flight", &[plain(&format!("{records} records, {used} of {limit}"))]);
+        let events = records(status.in_flight_events);
+        self.line("in flight", &[plain(&format!("{events}, {used} of {limit}"))]);
         if let Some(figures) = &status.slot_figures {
             self.figures(figures);
         }
@@ -89,7 +89,7 @@ impl Screen {
                 state.position,
                 duration(now - state.written_at)
             );
-            self.line("state topic", &[plain(&written)]);
+            self.line("state", &[plain(&written)]);
         }
         if let Some(error) = &status.last_error {
             let text = format!("{} ago: {}", duration(now - error.at), error.text);

@@ -37,8 +37,8 @@ pub(super) fn duration(seconds: f64) -> String {
     parts.join(" ")
 }
 
-/// For example `1 234 567`.
-pub(super) fn count(count: u64) -> String {
+/// For example `1 234 567 records`.
+pub(super) fn records(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -47,7 +47,7 @@ pub(super) fn count(count: u64) -> String {
         }
         grouped.push(digit);
     }
-    grouped
+    grouped + if count == 1 { " record" } else { " records" }
 }
 
 #[cfg(test)]
@@ -77,6 +77,8 @@ mod tests {
         ] {
             assert_eq!(duration(seconds), text, "{seconds}");
         }
-        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1 000", "1 234 567"]);
+        for (count, text) in [(0, "0 records"), (1, "1 record"), (1_234_567, "1 234 567 records")] {
+            assert_eq!(records(count), text);
+        }
     }
 }

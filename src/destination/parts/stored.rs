@@ -49,13 +49,13 @@ pub(crate) fn check(
         let text = format!("{text}; owner and position were not compared with the slot's");
         return findings.add(Finding::skipped(names.state, text));
     };
-    if is_own(names, read, slot, findings) {
+    if is_usable(names, read, slot, findings) {
         findings.add(Finding::ok(names.stream, text));
     }
 }
 
-/// Whether the stream is this walpost's.
-fn is_own(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> bool {
+/// Whether the stream is this walpost's, and `run` would continue from its position.
+fn is_usable(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> bool {
     let found = match read {
         Ok(Some(found)) => found,
         Ok(None) => {
@@ -82,6 +82,7 @@ fn is_own(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> 
     if let Err(error) = compare(names, &found, slot) {
         let finding = Finding::error(names.position, error.to_string());
         findings.add(finding.why("`run` does not start").advice("see the message"));
+        return false;
     }
     true
 }
