@@ -12,8 +12,7 @@ use secrecy::ExposeSecret;
 
 use crate::admin::Status;
 use crate::config::{
-    CatchUpMode, Config, ConfigError, Environment, Setting, SinkKind, columns, is_typed, outbox,
-    profile,
+    CatchUpMode, Config, ConfigError, Environment, Setting, columns, is_typed, outbox, profile,
 };
 use crate::conninfo::ConnInfo;
 use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
@@ -135,7 +134,7 @@ pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, 
     let url = config.source_url(environment)?;
     let text = url.as_ref().map(ExposeSecret::expose_secret);
     ConnInfo::resolve(text, &|name| environment.variable(name))
-        .map_err(|error| config.invalid(Setting::SourceUrl, &error))
+        .map_err(|error| config.invalid(Setting::SOURCE_URL, &error))
 }
 
 /// The configured outbox, records and in-flight limit.
@@ -149,18 +148,18 @@ pub fn core(config: &Config) -> Result<Core, ConfigError> {
 
 /// Builds records of that format, for the allowed topics.
 pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, ConfigError> {
-    let invalid = |reason: String| config.invalid(Setting::RecordTopicsAllowed, &reason);
+    let invalid = |reason: String| config.invalid(Setting::RECORD_TOPICS_ALLOWED, &reason);
     let allowed = TopicsAllowed::new(&config.record.topics_allowed).map_err(invalid)?;
     if let Some(topic) = profile.topic_of_all().filter(|topic| !allowed.allows(topic)) {
         return Err(invalid(format!("all events go to `{topic}`, which it does not have: add it")));
     }
-    if config.sink != SinkKind::Kafka {
+    if !config.is_kafka() {
         return other_sinks::router(config, profile, allowed);
     }
     if config.kafka.create_topics.is_some()
         && let Some(reason) = no_creation(config, &profile)
     {
-        return Err(config.invalid(Setting::KafkaCreateTopics, &reason));
+        return Err(config.invalid(Setting::KAFKA_CREATE_TOPICS, &reason));
     }
     let reserved = config.delivery.state_topic.clone();
     let is_reserved = |topic: &str| reserved.as_deref() == Some(topic);
@@ -168,7 +167,7 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
         || is_reserved(&config.poison.dead_letter_topic)
     {
         let reason = "records or dead letters go to this topic: name another one";
-        return Err(config.invalid(Setting::DeliveryStateTopic, &reason));
+        return Err(config.invalid(Setting::DELIVERY_STATE_TOPIC, &reason));
     }
     Ok(Router::new(profile).allowing(allowed.without(reserved)))
 }
@@ -190,13 +189,10 @@ pub(crate) fn is_status_of(status: &Status, config: &Config) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Flags;
+    use crate::config::of_toml;
 
     fn profile_of(toml: &str) -> Result<Profile, String> {
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::write(directory.path().join("walpost.toml"), toml).expect("it can be written");
-        let environment = Environment::new([], directory.path());
-        let config = Config::load(&Flags::default(), &environment).expect("it is read");
+        let config = of_toml(toml).expect("it is read");
         profile(&config).map_err(|error| error.to_string())
     }
 
@@ -236,10 +232,7 @@ mod tests {
     #[test]
     fn allowed_topics_are_validated_with_the_record_settings() {
         let core_of = |toml: &str| {
-            let directory = tempfile::tempdir().expect("a directory");
-            std::fs::write(directory.path().join("walpost.toml"), toml).expect("a file");
-            let environment = Environment::new([], directory.path());
-            let config = Config::load(&Flags::default(), &environment).expect("it is read");
+            let config = of_toml(toml).expect("it is read");
             core(&config).map(drop).map_err(|error| error.to_string())
         };
         let error = core_of("record.topics_allowed = ['a|b']").expect_err("no pattern");

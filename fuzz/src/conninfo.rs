@@ -40,7 +40,7 @@ pub fn conninfo(input: &[u8]) {
 
 fn resolve(text: &str, secret: bool, files: &Files) {
     let hides = |shown: &str| assert!(!secret || !shown.contains(SECRET), "{shown}");
-    let flags = Flags::default().with(Setting::SourceUrl, [text.to_owned()]);
+    let flags = Flags::default().with(Setting::SOURCE_URL, [text.to_owned()]);
     let environment = Environment::new([], Path::new("/nonexistent"));
     let config = Config::load(&flags, &environment).expect("any text may be a connection string");
     config.display().iter().for_each(|shown| hides(&format!("{:?}", shown.value)));

@@ -36,7 +36,7 @@ pub struct Status {
     /// `scram-sha-256-plus`; `None` before the first connection.
     #[serde(default)]
     pub authentication: Option<String>,
-    /// What the destination is called: `Kafka`, `NATS`, `RabbitMQ`, `Redis`, `HTTP` or `SQS`.
+    /// What the destination is called, such as `Kafka`.
     #[serde(default)]
     pub sink: String,
     /// Whether it is connected.

@@ -17,12 +17,12 @@ pub(super) fn router(
     let reserved = config.poison.dead_letter_topic.clone();
     if profile.topic_of_all().is_some_and(|topic| topic == reserved) {
         let reason = "events go to this topic: name another one";
-        return Err(config.invalid(Setting::PoisonDeadLetterTopic, &reason));
+        return Err(config.invalid(Setting::POISON_DEAD_LETTER_TOPIC, &reason));
     }
     let names = destination::of(config).names();
-    if let Err(conflict) = profile.check_names(&names, config.sink.name()) {
+    if let Err(conflict) = profile.check_names(&names, config.sink) {
         return Err(match &profile {
-            Profile::Walpost(_) => config.invalid(Setting::RecordPlace, &conflict),
+            Profile::Walpost(_) => config.invalid(Setting::RECORD_PLACE, &conflict),
             Profile::Debezium(_) => option_error(config, PLACEMENT, conflict.to_string()),
         });
     }
@@ -31,41 +31,11 @@ pub(super) fn router(
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Environment, Flags, SinkKind};
-
-    fn is_built_in(name: &str) -> bool {
-        SinkKind::NAMES.iter().any(|(one, kind)| *one == name && kind.is_built_in())
-    }
+    use crate::config::of_toml;
 
     fn core_of(toml: &str) -> Result<(), String> {
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::write(directory.path().join("walpost.toml"), toml).expect("it is written");
-        let environment = Environment::new([], directory.path());
-        let config = Config::load(&Flags::default(), &environment).expect("it is read");
+        let config = of_toml(toml).expect("it is read");
         crate::assembly::core(&config).map(drop).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn headers_that_the_destination_cannot_have_are_errors() {
-        let place = |kind: &str, place: &str| {
-            core_of(&format!("sink.kind = '{kind}'\nrecord.place = ['{place}']\n"))
-        };
-        assert_eq!(place("kafka", "a:header:event_type"), Ok(()));
-        for (kind, refused, accepted) in [
-            ("http", "a:header:Host", "a:header:X-Tenant"),
-            ("http", "a:header:event-type", "a:header:content-type"),
-            ("nats", "status:header", "status:header:state"),
-            ("rabbitmq", "a:header:CC", "a:header:x-tenant"),
-            ("redis", "a:header:Event_Type", "a:header:event-type"),
-            ("sqs", "a:header:JMS_SQSMessageType", "a:header:AWS.x"),
-        ] {
-            if !is_built_in(kind) {
-                continue;
-            }
-            let error = place(kind, refused).expect_err(refused);
-            assert!(error.contains("`record.place`") && error.contains(kind), "{error}");
-            assert_eq!(place(kind, accepted), Ok(()), "{kind}");
-        }
     }
 
     #[cfg(feature = "nats")]

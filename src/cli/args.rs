@@ -509,7 +509,7 @@ mod tests {
     fn every_flag_of_the_configuration_is_an_argument_whose_help_names_its_variables() {
         let command = Arguments::command();
         let run = command.find_subcommand("run").unwrap();
-        for setting in Setting::ALL {
+        for setting in Setting::all() {
             let Some(flag) = setting.flag() else { continue };
             let argument = run.get_arguments().find(|argument| {
                 let long = argument.get_long().map(|long| format!("--{long}"));
@@ -517,8 +517,9 @@ mod tests {
                 [long, short].into_iter().flatten().any(|name| name == flag)
             });
             let help = argument.unwrap_or_else(|| panic!("{flag}")).get_help().unwrap().to_string();
-            for variable in [setting.variable(), setting.ambient()].into_iter().flatten() {
-                assert!(help.contains(variable), "{flag}: {help}");
+            let ambient = setting.ambient().map(str::to_owned);
+            for variable in setting.variable().into_iter().chain(ambient) {
+                assert!(help.contains(&variable), "{flag}: {help}");
             }
         }
     }

@@ -57,10 +57,10 @@ mod tests {
 
     fn config() -> Config {
         let flags = Flags::default()
-            .with(Setting::SourceUrl, ["postgres://u:s3cret@h/db".to_owned()])
-            .with(Setting::OutboxMessagePrefix, [String::new()])
+            .with(Setting::SOURCE_URL, ["postgres://u:s3cret@h/db".to_owned()])
+            .with(Setting::OUTBOX_MESSAGE_PREFIX, [String::new()])
             .with(
-                Setting::KafkaProperties,
+                Setting::KAFKA_PROPERTIES,
                 [
                     "sasl.password=s3cret",
                     "sasl.oauthbearer.token.endpoint.url=https://u:s3cret@idp/token",
@@ -68,7 +68,7 @@ mod tests {
                 ]
                 .map(str::to_owned),
             )
-            .with(Setting::RecordCloudeventsSource, ["https://u:s3cret@x/y".to_owned()]);
+            .with(Setting::RECORD_CLOUDEVENTS_SOURCE, ["https://u:s3cret@x/y".to_owned()]);
         let nowhere = tempfile::TempDir::new().unwrap();
         Config::load(
             &flags,
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn an_address_with_a_login_is_rejected_without_showing_it() {
         let flags = Flags::default()
-            .with(Setting::KafkaBootstrapServers, ["SSL://u:s3cret@b:1,b:2".to_owned()]);
+            .with(Setting::KAFKA_BOOTSTRAP_SERVERS, ["SSL://u:s3cret@b:1,b:2".to_owned()]);
         let nowhere = tempfile::TempDir::new().unwrap();
         let environment = Environment::new([], Path::new(nowhere.path()));
         let error = Config::load(&flags, &environment).unwrap_err().to_string();
@@ -99,7 +99,7 @@ mod tests {
         for text in [&table, &json] {
             assert!(!text.contains("s3cret"), "{text}");
             // The Debezium options are shown only if there are any.
-            for setting in Setting::ALL.into_iter().filter(|it| *it != Setting::Debezium) {
+            for setting in Setting::all().filter(|it| *it != Setting::DEBEZIUM) {
                 assert!(text.contains(setting.key()), "{}", setting.key());
             }
         }

@@ -11,7 +11,7 @@ use super::stdout::{complain, print, say, with_flags};
 use super::{
     Exit, adopt, block_on, configuration, init_file, logged, progress, recover, require_kafka,
 };
-use crate::config::{self, Config, Environment, Flags, Origin, Setting, SinkKind, quoted};
+use crate::config::{self, Config, Environment, Flags, Origin, Setting, quoted};
 use crate::conninfo::ConnInfo;
 use crate::destination;
 use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
@@ -158,9 +158,7 @@ async fn write_position(
                 .to_owned(),
         );
     };
-    if config.sink == SinkKind::Kafka
-        && *config.origin(Setting::KafkaBootstrapServers) == Origin::Default
-    {
+    if config.is_kafka() && *config.origin(Setting::KAFKA_BOOTSTRAP_SERVERS) == Origin::Default {
         return Ok(format!(
             "{place}: not written, since no brokers are given: run the same command with \
              --bootstrap-servers before `walpost run`, which does not start without the position\n"

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use secrecy::ExposeSecret as _;
 
-use crate::config::{Config, DisplayValue, Origin, Setting, SinkKind, is_hidden};
+use crate::config::{Config, DisplayValue, Origin, Setting, is_hidden};
 use crate::conninfo;
 use crate::record::TopicTemplate;
 
@@ -40,7 +40,7 @@ fn text(config: &Config, role: Option<&str>) -> String {
         }
         let value = match value {
             DisplayValue::List(items) => toml::Value::from(items.clone()),
-            _ if row.key == Setting::SourceUrl.key() => {
+            _ if row.key == Setting::SOURCE_URL.key() => {
                 let Some(url) = source(config, role) else { continue };
                 text += "# The password: in WALPOST_SOURCE_URL_FILE or ~/.pgpass.\n";
                 url.into()
@@ -53,15 +53,15 @@ fn text(config: &Config, role: Option<&str>) -> String {
         };
         let _ = writeln!(text, "{} = {value}", row.key);
     }
-    if config.sink == SinkKind::Kafka {
+    if config.is_kafka() {
         if let Some(pattern) = proposed_topics(config) {
             text += "# Rows name their topics: only these are published to.\n";
             let topics = toml::Value::from(vec![pattern]);
-            let _ = writeln!(text, "{} = {topics}", Setting::RecordTopicsAllowed.key());
+            let _ = writeln!(text, "{} = {topics}", Setting::RECORD_TOPICS_ALLOWED.key());
         }
         if config.kafka.create_topics.is_none() {
             text += "# Creates a topic that does not exist, with 6 partitions and 3 replicas.\n";
-            let _ = writeln!(text, "#{} = \"6:3\"", Setting::KafkaCreateTopics.key());
+            let _ = writeln!(text, "#{} = \"6:3\"", Setting::KAFKA_CREATE_TOPICS.key());
         }
     }
     text
@@ -71,7 +71,7 @@ fn text(config: &Config, role: Option<&str>) -> String {
 pub(super) fn proposed_topics(config: &Config) -> Option<String> {
     let record = &config.record;
     let is_template = record.profile.is_none() && record.topic_rewrite.is_none();
-    if config.sink != SinkKind::Kafka || !is_template || !record.topics_allowed.is_empty() {
+    if !config.is_kafka() || !is_template || !record.topics_allowed.is_empty() {
         return None;
     }
     let pattern = record.topic.parse::<TopicTemplate>().ok()?.pattern();
@@ -99,13 +99,13 @@ mod tests {
     #[test]
     fn file_has_the_flags_without_secrets_and_is_read_again() {
         let config = config(&[
-            (Setting::SourceUrl, "postgres://owner:s3cret@db:6432/shop?sslmode=require"),
-            (Setting::SourceSlot, "shop"),
-            (Setting::KafkaBootstrapServers, "kafka:9092"),
-            (Setting::KafkaCreateTopics, "6:3"),
-            (Setting::KafkaProperties, "sasl.password=s3cret"),
-            (Setting::KafkaProperties, "linger.ms=5"),
-            (Setting::RecordTopic, "its.{aggregate_type|kebab}-{event_type}"),
+            (Setting::SOURCE_URL, "postgres://owner:s3cret@db:6432/shop?sslmode=require"),
+            (Setting::SOURCE_SLOT, "shop"),
+            (Setting::KAFKA_BOOTSTRAP_SERVERS, "kafka:9092"),
+            (Setting::KAFKA_CREATE_TOPICS, "6:3"),
+            (Setting::KAFKA_PROPERTIES, "sasl.password=s3cret"),
+            (Setting::KAFKA_PROPERTIES, "linger.ms=5"),
+            (Setting::RECORD_TOPIC, "its.{aggregate_type|kebab}-{event_type}"),
         ]);
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("walpost.toml");

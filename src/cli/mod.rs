@@ -39,7 +39,7 @@ use self::args::{Arguments, Command};
 pub use self::exit::Exit;
 use self::logging::LogLevel;
 use self::stdout::{complain, print, set_flags};
-use crate::config::{Config, CoreDumps, Environment, Flags, SinkKind};
+use crate::config::{Config, CoreDumps, Environment, Flags};
 
 /// Runs the command in the process's arguments.
 pub fn main() -> ExitCode {
@@ -119,12 +119,12 @@ fn forbid_core_dumps(core_dumps: CoreDumps) -> Result<(), Exit> {
 
 /// Fails, and says so, unless events go to Kafka: `command` needs its topics.
 fn require_kafka(config: &Config, command: &str) -> Result<(), Exit> {
-    if config.sink == SinkKind::Kafka {
+    if config.is_kafka() {
         return Ok(());
     }
     complain(&format!(
         "`walpost {command}` reads topics of Kafka: it does not support sink.kind = \"{}\" yet",
-        config.sink.name()
+        config.sink
     ));
     Err(Exit::Config)
 }

@@ -24,7 +24,7 @@ impl Args for Options {
                 "Configuration file\n\
                  [env: WALPOST_CONFIG] [default: ./walpost.toml or /etc/walpost/walpost.toml]",
             );
-        let arguments = iter::once(file).chain(Setting::ALL.into_iter().filter_map(argument));
+        let arguments = iter::once(file).chain(Setting::all().filter_map(argument));
         command.args(arguments.map(|argument| argument.help_heading("Configuration")))
     }
 
@@ -40,7 +40,7 @@ impl FromArgMatches for Options {
             flags.with(setting, values.cloned())
         };
         let flags = Flags::new(matches.get_one(CONFIG).cloned());
-        let settings = Setting::ALL.into_iter().filter(|setting| setting.flag().is_some());
+        let settings = Setting::all().filter(|setting| setting.flag().is_some());
         Ok(Self(settings.fold(flags, of_setting)))
     }
 
@@ -59,7 +59,8 @@ fn argument(setting: Setting) -> Option<Arg> {
         None => argument.short(flag.chars().nth(1)?),
     };
     let action = if setting.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
-    let variables: Vec<_> = [setting.variable(), setting.ambient()].into_iter().flatten().collect();
+    let ambient = setting.ambient().map(str::to_owned);
+    let variables: Vec<_> = setting.variable().into_iter().chain(ambient).collect();
     let help = setting.help().trim_end_matches('.').replace('`', "");
     let variables = variables.join(", ");
     let default = setting.default().filter(|default| !default.is_empty());

@@ -24,7 +24,7 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
         UntilArgument::Current => Until::Current,
         UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
     });
-    warn_of_open_secrets(&Environment::of_process());
+    warn_of_open_secrets(&config);
     let hosts = destination::exposed_hosts(&config);
     if !hosts.is_empty() {
         let hosts = hosts.join(",");
@@ -49,8 +49,8 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
 
 /// Logs secrets that any user on the machine can read. Not an error: in a container the platform
 /// sets the mode of a mounted file, and there are no other users.
-fn warn_of_open_secrets(environment: &Environment) {
-    for (name, path) in environment.open_secrets() {
+fn warn_of_open_secrets(config: &Config) {
+    for (name, path) in config.open_secrets(&Environment::of_process()) {
         tracing::warn!(
             variable = name,
             file = %path.display(),

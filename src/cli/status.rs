@@ -126,7 +126,7 @@ async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
 
 /// Whether the configuration names no walpost (by source, slot or publication), so that any is meant.
 fn asks_for_any(config: &Config) -> bool {
-    let says = [Setting::SourceUrl, Setting::SourceSlot, Setting::SourcePublication];
+    let says = [Setting::SOURCE_URL, Setting::SOURCE_SLOT, Setting::SOURCE_PUBLICATION];
     says.into_iter().all(|setting| *config.origin(setting) == Origin::Default)
 }
 

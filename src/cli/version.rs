@@ -2,8 +2,7 @@
 
 use rdkafka::util::get_rdkafka_version;
 
-use crate::config::SinkKind;
-use crate::destination::kafka;
+use crate::destination::{self, kafka};
 
 /// The printed text, with its newline.
 pub(super) fn text(verbose: bool) -> String {
@@ -13,8 +12,7 @@ pub(super) fn text(verbose: bool) -> String {
     }
     let whose = if cfg!(feature = "release") { "built in" } else { "the system's" };
     let openssl = env!("BUILT_WITH_OPENSSL");
-    let destinations = SinkKind::NAMES.iter().filter(|(_, kind)| kind.is_built_in());
-    let destinations = destinations.map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let destinations = destination::kinds().collect::<Vec<_>>().join(", ");
     format!(
         "{line}\
          commit: {commit}\n\
@@ -54,8 +52,7 @@ mod tests {
         // The text also names missing features.
         assert!(!features.contains("gssapi"), "{features}");
         assert!(line("target:").contains('-'));
-        let listed = SinkKind::NAMES.iter().filter(|(_, kind)| kind.is_built_in());
-        let listed: Vec<_> = listed.map(|(name, _)| *name).collect();
+        let listed: Vec<_> = destination::kinds().collect();
         assert_eq!(line("destinations:"), listed.join(", "), "{long}");
         assert!(line("destinations:").starts_with("kafka"), "{long}");
         assert!(line("TLS to Kafka:").starts_with("OpenSSL 3."), "{long}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::kafka_properties::canonical;
 use super::layer::{Flags, Layer, Raw};
 use super::setting::Kind;
-use super::{Origin, Setting, redact, units};
+use super::{Origin, Schema, Setting, redact, units};
 use crate::outbox::TableName;
 
 /// One effective value.
@@ -28,10 +28,10 @@ pub enum DisplayValue {
     List(Vec<String>),
 }
 
-/// Every value, in the order of [`Setting::ALL`]. They are already validated.
-pub(super) fn display(values: &Layer) -> Vec<Displayed> {
+/// Every value, in the order of [`Schema::settings`]. They are already validated.
+pub(super) fn display(schema: &Schema, values: &Layer) -> Vec<Displayed> {
     let mut rows = Vec::new();
-    for setting in Setting::ALL {
+    for setting in schema.settings() {
         let (value, origin) = match values.get(&setting).map(|it| (&it.raw, &it.origin)) {
             Some((Raw::Properties(pairs), _)) => {
                 rows.extend(properties(setting, pairs));
@@ -53,9 +53,8 @@ pub(super) fn display(values: &Layer) -> Vec<Displayed> {
 }
 
 fn text(setting: Setting, text: &str) -> String {
-    // Of a connection string and of Redis' URL, the login alone is secret.
-    let is_wholly_secret = [Setting::HttpUrl, Setting::HttpSecret, Setting::HttpAuthorization];
-    if is_wholly_secret.contains(&setting) {
+    // Of others, the login alone is secret.
+    if setting.is_hidden() {
         return redact::HIDDEN.to_owned();
     }
     let usual_form = match setting.kind() {
@@ -74,11 +73,12 @@ fn properties(
     setting: Setting,
     pairs: &[(String, String, Origin)],
 ) -> impl Iterator<Item = Displayed> {
-    let rows = pairs.iter().map(|(name, value, origin)| match setting {
-        Setting::KafkaProperties => {
+    let rows = pairs.iter().map(|(name, value, origin)| {
+        if setting == Setting::KAFKA_PROPERTIES {
             (canonical(name), (redact::property(name, value), origin.clone()))
+        } else {
+            (name.as_str(), (redact::logins(value), origin.clone()))
         }
-        _ => (name.as_str(), (redact::logins(value), origin.clone())),
     });
     // Of two values with the same name, the last one wins.
     let rows: BTreeMap<_, _> = rows.collect();
@@ -100,7 +100,7 @@ impl Flags {
             for given in texts {
                 let name = setting.flag().unwrap_or_default();
                 let shown = match given.split_once('=') {
-                    Some((key, value)) if *setting == Setting::KafkaProperties => {
+                    Some((key, value)) if *setting == Setting::KAFKA_PROPERTIES => {
                         format!("{key}={}", redact::property(key.trim(), value))
                     }
                     _ if setting.kind() == Kind::Conninfo => redact::conninfo(given),
@@ -130,11 +130,11 @@ mod tests {
     fn flags_are_shown_as_they_were_given_and_without_secrets() {
         let text = |text: &str| [text.to_owned()];
         let flags = Flags::new(Some("/etc/a b.toml".into()))
-            .with(Setting::SourceUrl, text("postgres://u:secret@h/d"))
-            .with(Setting::KafkaBootstrapServers, text("a:1,b:2"))
-            .with(Setting::KafkaProperties, ["sasl.password=secret".to_owned()])
-            .with(Setting::KafkaProperties, ["linger.ms=5".to_owned()])
-            .with(Setting::RecordTopic, text("it's {aggregate_type}"));
+            .with(Setting::SOURCE_URL, text("postgres://u:secret@h/d"))
+            .with(Setting::KAFKA_BOOTSTRAP_SERVERS, text("a:1,b:2"))
+            .with(Setting::KAFKA_PROPERTIES, ["sasl.password=secret".to_owned()])
+            .with(Setting::KAFKA_PROPERTIES, ["linger.ms=5".to_owned()])
+            .with(Setting::RECORD_TOPIC, text("it's {aggregate_type}"));
         let words = flags.words().into_iter().map(|(flag, value)| format!("{flag} {value}"));
         let words = words.collect::<Vec<_>>().join(" ");
         let start = "--config '/etc/a b.toml' --source 'postgres://u:[hidden]@h/d' ";

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::error::ConfigError;
 use super::layer::{Layer, LayerValue};
 use super::origin::Origin;
+use super::schema::Schema;
 use super::setting::{Setting, nearest};
 
 /// The variable that names the configuration file.
@@ -20,8 +21,10 @@ const FILE_SUFFIX: &str = "_FILE";
 
 /// The variables of the process that can have secrets of walpost: no program that it starts gets them.
 pub(crate) fn secret_variables() -> impl Iterator<Item = OsString> {
-    let shared = Setting::ALL.into_iter().filter(|setting| setting.is_secret());
-    let shared: Vec<_> = shared.filter_map(Setting::ambient).chain(["PGPASSWORD"]).collect();
+    let shared = Setting::FIRST.iter().chain(Setting::KAFKA).chain(Setting::LAST);
+    let shared = shared.filter(|setting| setting.is_secret());
+    let shared: Vec<_> =
+        shared.filter_map(|setting| setting.ambient()).chain(["PGPASSWORD"]).collect();
     std::env::vars_os().map(|(name, _)| name).filter(move |name| {
         let is_own = name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
         is_own || shared.iter().any(|shared| name == shared)
@@ -77,14 +80,14 @@ impl Environment {
     }
 
     /// The values of `WALPOST_*` variables.
-    pub(crate) fn own(&self) -> Result<Layer, ConfigError> {
-        self.refuse_unknown()?;
+    pub(crate) fn own(&self, schema: &Schema) -> Result<Layer, ConfigError> {
+        self.refuse_unknown(schema)?;
         let mut layer = Layer::new();
-        for setting in Setting::ALL {
+        for setting in schema.settings() {
             let Some(name) = setting.variable() else {
                 continue;
             };
-            if let Some((text, origin)) = self.text_or_file(name)? {
+            if let Some((text, origin)) = self.text_or_file(&name)? {
                 layer.insert(setting, LayerValue::of_text(setting, &text, origin)?);
             }
         }
@@ -92,9 +95,9 @@ impl Environment {
     }
 
     /// The values of variables shared with other programs.
-    pub(crate) fn ambient(&self) -> Result<Layer, ConfigError> {
+    pub(crate) fn ambient(&self, schema: &Schema) -> Result<Layer, ConfigError> {
         let mut layer = Layer::new();
-        for setting in Setting::ALL {
+        for setting in schema.settings() {
             let Some(name) = setting.ambient() else {
                 continue;
             };
@@ -107,8 +110,8 @@ impl Environment {
     }
 
     /// The variables that name a file with a secret that any user can read, and the file.
-    pub(crate) fn open_secrets(&self) -> Vec<(String, PathBuf)> {
-        let secrets = Setting::ALL.into_iter().filter(|setting| setting.is_secret());
+    pub(super) fn open_secrets(&self, schema: &Schema) -> Vec<(String, PathBuf)> {
+        let secrets = schema.settings().filter(|setting| setting.is_secret());
         let files = secrets.filter_map(Setting::variable).filter_map(|name| {
             let name = format!("{name}{FILE_SUFFIX}");
             let path = self.path(Path::new(self.variables.get(&name)?));
@@ -144,14 +147,24 @@ impl Environment {
         Ok(Some((text, Origin::VariableFile { name: file_name, path })))
     }
 
-    fn refuse_unknown(&self) -> Result<(), ConfigError> {
-        let known = Setting::ALL.into_iter().filter_map(Setting::variable).chain([CONFIG_VARIABLE]);
+    fn refuse_unknown(&self, schema: &Schema) -> Result<(), ConfigError> {
+        let known: Vec<String> = schema
+            .settings()
+            .filter_map(Setting::variable)
+            .chain([CONFIG_VARIABLE.to_owned()])
+            .collect();
+        let known = known.iter().map(String::as_str);
         for name in self.variables.keys().filter(|name| name.starts_with(PREFIX)) {
             let setting = name.strip_suffix(FILE_SUFFIX).unwrap_or(name);
             let is_known = known
                 .clone()
                 .any(|known| known == name || (known == setting && known != CONFIG_VARIABLE));
             if !is_known && !is_service_link(name) {
+                let key = setting[PREFIX.len()..].to_lowercase().replacen('_', ".", 1);
+                if let Some(reason) = schema.not_built(&key) {
+                    let origin = Origin::Variable(name.clone());
+                    return Err(ConfigError::Invalid { origin, key, reason });
+                }
                 return Err(ConfigError::UnknownVariable {
                     name: name.clone(),
                     nearest: nearest(setting, known).map(str::to_owned),
@@ -192,6 +205,8 @@ mod tests {
 
     use super::*;
 
+    const SCHEMA: Schema = Schema { kinds: &[], declared: &[] };
+
     #[test]
     fn a_secret_that_any_user_can_read_is_named() {
         let directory = tempfile::TempDir::new().unwrap();
@@ -203,7 +218,7 @@ mod tests {
         for (mode, is_open) in [(0o600, false), (0o440, false), (0o644, true), (0o604, true)] {
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
             let expected = is_open.then(|| (name.to_owned(), file.clone()));
-            assert_eq!(environment.open_secrets(), Vec::from_iter(expected), "{mode:o}");
+            assert_eq!(environment.open_secrets(&SCHEMA), Vec::from_iter(expected), "{mode:o}");
         }
     }
 
@@ -219,7 +234,7 @@ mod tests {
             "WALPOST_EU_PORT_9641_TCP_PROTO",
         ] {
             let environment = Environment::new([(name, "x")], Path::new(""));
-            assert!(environment.own().is_ok(), "{name}");
+            assert!(environment.own(&SCHEMA).is_ok(), "{name}");
         }
     }
 
@@ -230,7 +245,7 @@ mod tests {
             ("WALPOST_CONFIG_FILE", "WALPOST_CONFIG"),
             ("WALPOST_SOURCE_ULR_FILE", "WALPOST_SOURCE_URL"),
         ] {
-            let error = Environment::new([(wrong, "x")], Path::new("")).own().err().unwrap();
+            let error = Environment::new([(wrong, "x")], Path::new("")).own(&SCHEMA).err().unwrap();
             let text = error.to_string();
             assert!(text.contains(wrong) && text.contains(&format!("`{meant}`")), "{text}");
         }

@@ -10,11 +10,12 @@ use toml::de::{DeInteger, DeTable, DeValue};
 use super::error::ConfigError;
 use super::layer::{Layer, LayerValue, Raw};
 use super::origin::Origin;
+use super::schema::Schema;
 use super::setting::{Kind, Setting, nearest};
 
 /// The values in the file at `path`, whose content is `text`.
-pub(crate) fn parse(path: &Path, text: &str) -> Result<Layer, ConfigError> {
-    let reader = Reader { path, text };
+pub(crate) fn parse(schema: &Schema, path: &Path, text: &str) -> Result<Layer, ConfigError> {
+    let reader = Reader { schema, path, text };
     let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
         origin: reader.at(error.span().map_or(0, |span| span.start)),
         message: error.message().to_owned(),
@@ -25,6 +26,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Layer, ConfigError> {
 }
 
 struct Reader<'a> {
+    schema: &'a Schema,
     path: &'a Path,
     text: &'a str,
 }
@@ -36,6 +38,13 @@ impl Reader<'_> {
         #[allow(clippy::naive_bytecount)]
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         Origin::File { path: self.path.to_owned(), line }
+    }
+
+    /// Whether there are settings below this key.
+    fn is_table(&self, key: &str) -> bool {
+        self.schema.settings().any(|setting| {
+            setting.key().strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
+        })
     }
 
     fn table(
@@ -50,16 +59,19 @@ impl Reader<'_> {
         for (name, value) in entries {
             let key = format!("{prefix}{}", name.get_ref());
             let origin = self.at(name.span().start);
-            if let Some(setting) = Setting::of_key(&key) {
+            if let Some(setting) = self.schema.of_key(&key) {
                 let raw = self.value(setting, &origin, value)?;
                 layer.insert(setting, LayerValue { raw, origin });
-            } else if is_table(&key) {
+            } else if self.is_table(&key) {
                 let DeValue::Table(inner) = value.get_ref() else {
                     return Err(wrong_type(origin, &key, "a table", value));
                 };
                 self.table(&format!("{key}."), inner, layer)?;
             } else {
-                let known = Setting::ALL.into_iter().map(Setting::key);
+                if let Some(reason) = self.schema.not_built(&key) {
+                    return Err(ConfigError::Invalid { origin, key, reason });
+                }
+                let known = self.schema.settings().map(Setting::key);
                 let nearest = nearest(&key, known).map(str::to_owned);
                 return Err(ConfigError::UnknownKey { origin, key, nearest });
             }
@@ -144,13 +156,6 @@ impl Reader<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether there are settings below this key.
-fn is_table(key: &str) -> bool {
-    Setting::ALL
-        .into_iter()
-        .any(|setting| setting.key().strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// The number in decimal.

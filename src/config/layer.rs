@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::error::ConfigError;
 use super::origin::Origin;
+use super::schema::Schema;
 use super::setting::{Kind, Setting};
 
 /// A value as written.
@@ -65,9 +66,9 @@ impl LayerValue {
 pub(crate) type Layer = BTreeMap<Setting, LayerValue>;
 
 /// The lowest layer.
-pub(crate) fn defaults() -> Result<Layer, ConfigError> {
+pub(crate) fn defaults(schema: &Schema) -> Result<Layer, ConfigError> {
     let mut layer = Layer::new();
-    for setting in Setting::ALL {
+    for setting in schema.settings() {
         let given = match setting.default() {
             None => continue,
             Some("") => LayerValue { raw: Raw::List(Vec::new()), origin: Origin::Default },
@@ -99,19 +100,23 @@ pub(crate) fn merge<const N: usize>(layers: [Layer; N]) -> Layer {
 #[derive(Clone, Default)]
 pub struct Flags {
     pub(crate) config: Option<PathBuf>,
-    pub(super) values: BTreeMap<Setting, Vec<String>>,
+    /// In the order in which they were added.
+    pub(super) values: Vec<(Setting, Vec<String>)>,
 }
 
 impl Flags {
     /// No flags except, optionally, `--config FILE`.
     pub fn new(config: Option<PathBuf>) -> Self {
-        Self { config, values: BTreeMap::new() }
+        Self { config, values: Vec::new() }
     }
 
     /// Adds a flag's values; a repeatable flag keeps all of them.
     #[must_use]
     pub fn with(mut self, setting: Setting, values: impl IntoIterator<Item = String>) -> Self {
-        self.values.entry(setting).or_default().extend(values);
+        match self.values.iter_mut().find(|(known, _)| *known == setting) {
+            Some((_, known)) => known.extend(values),
+            None => self.values.push((setting, values.into_iter().collect())),
+        }
         self
     }
 
@@ -127,7 +132,7 @@ impl Flags {
 /// Values may be secrets.
 impl fmt::Debug for Flags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.values.keys()).finish()
+        f.debug_set().entries(self.values.iter().map(|(setting, _)| setting)).finish()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reads all layers, takes each setting from the highest one that sets it, and validates it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use super::error::DEFAULT;
 use super::layer::{Layer, LayerValue, Raw, defaults, merge};
 use super::{
     Admin, Config, ConfigError, Delivery, DeliveryMode, Environment, Flags, Kafka, KafkaProperties,
-    Log, Origin, Outbox, Process, Record, Setting, Source, file, units, values,
+    Log, Origin, Outbox, Process, Record, Schema, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::Policies;
@@ -26,17 +27,22 @@ const DEFAULT_FILES: [&str; 2] = ["walpost.toml", "/etc/walpost/walpost.toml"];
 const SIZES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
 
 impl Config {
-    /// Reads and validates everything. Returns the first error.
-    pub fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
+    /// Reads and validates everything, with the destinations of `schema`. Returns the first error.
+    pub(crate) fn load_with(
+        schema: &'static Schema,
+        flags: &Flags,
+        environment: &Environment,
+    ) -> Result<Self, ConfigError> {
         let mut given = Values(merge([
             flags.layer()?,
-            environment.own()?,
-            of_file(flags, environment)?,
-            environment.ambient()?,
-            defaults()?,
+            environment.own(schema)?,
+            of_file(schema, flags, environment)?,
+            environment.ambient(schema)?,
+            defaults(schema)?,
         ]));
         given.take_servers();
-        let sink = given.sink()?;
+        let sink = given.parsed(Setting::SINK_KIND, |text| schema.kind(text))?;
+        given.check_destination(schema, sink)?;
         let properties = given.kafka_properties()?;
         let source = given.source()?;
         let outbox = given.outbox()?;
@@ -47,39 +53,37 @@ impl Config {
             outbox,
             record,
             sink,
-            nats: given.nats()?,
-            rabbitmq: given.rabbitmq()?,
-            redis: given.redis()?,
-            http: given.http()?,
-            sqs: given.sqs()?,
             kafka: Kafka {
-                bootstrap_servers: given.parsed(Setting::KafkaBootstrapServers, values::servers)?,
-                create_topics: given.optional(Setting::KafkaCreateTopics, values::new_topics)?,
-                max_producers: given.parsed(Setting::KafkaMaxProducers, values::max_producers)?,
+                bootstrap_servers: given
+                    .parsed(Setting::KAFKA_BOOTSTRAP_SERVERS, values::servers)?,
+                create_topics: given.optional(Setting::KAFKA_CREATE_TOPICS, values::new_topics)?,
+                max_producers: given.parsed(Setting::KAFKA_MAX_PRODUCERS, values::max_producers)?,
                 properties,
             },
             delivery: Delivery {
-                in_flight_bytes: given.parsed(Setting::DeliveryInFlightBytes, size)?,
-                drain_timeout: given.parsed(Setting::DeliveryDrainTimeout, |text| {
+                in_flight_bytes: given.parsed(Setting::DELIVERY_IN_FLIGHT_BYTES, size)?,
+                drain_timeout: given.parsed(Setting::DELIVERY_DRAIN_TIMEOUT, |text| {
                     units::parse_duration(text).map_err(|error| error.to_string())
                 })?,
-                id: given.parsed(Setting::DeliveryId, values::delivery_id)?,
-                state_topic: given.parsed(Setting::DeliveryStateTopic, values::state_topic)?,
+                id: given.parsed(Setting::DELIVERY_ID, values::delivery_id)?,
+                state_topic: given.parsed(Setting::DELIVERY_STATE_TOPIC, values::state_topic)?,
                 mode: given.delivery_mode()?,
-                commit_interval: given.parsed(Setting::DeliveryCommitInterval, |text| {
+                commit_interval: given.parsed(Setting::DELIVERY_COMMIT_INTERVAL, |text| {
                     units::parse_duration(text).map_err(|error| error.to_string())
                 })?,
-                transaction_bytes: given.parsed(Setting::DeliveryTransactionBytes, size)?,
+                transaction_bytes: given.parsed(Setting::DELIVERY_TRANSACTION_BYTES, size)?,
                 wait_until_visible: given
-                    .parsed(Setting::DeliveryWaitUntilVisible, values::boolean)?,
+                    .parsed(Setting::DELIVERY_WAIT_UNTIL_VISIBLE, values::boolean)?,
             },
-            admin: Admin { listen: given.parsed(Setting::AdminListen, values::admin_listen)? },
+            admin: Admin { listen: given.parsed(Setting::ADMIN_LISTEN, values::admin_listen)? },
             poison: given.poison()?,
             log: given.log()?,
             process: Process {
-                core_dumps: given.parsed(Setting::ProcessCoreDumps, values::core_dumps)?,
+                core_dumps: given.parsed(Setting::PROCESS_CORE_DUMPS, values::core_dumps)?,
             },
-            displayed: display(&given.0),
+            displayed: display(schema, &given.0),
+            values: given,
+            schema,
             flags: flags.clone(),
         })
     }
@@ -94,7 +98,11 @@ fn size(text: &str) -> Result<u64, String> {
     Err(format!("`{text}` is not between {least} and {most}"))
 }
 
-fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigError> {
+fn of_file(
+    schema: &Schema,
+    flags: &Flags,
+    environment: &Environment,
+) -> Result<Layer, ConfigError> {
     let (paths, named_by) = match (&flags.config, environment.text(CONFIG_VARIABLE)?) {
         (Some(path), _) => (vec![path.clone()], Some("--config")),
         (None, Some(path)) => (vec![PathBuf::from(path)], Some(CONFIG_VARIABLE)),
@@ -102,7 +110,7 @@ fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigErro
     };
     for path in paths {
         match std::fs::read_to_string(environment.path(&path)) {
-            Ok(text) => return file::parse(&path, &text),
+            Ok(text) => return file::parse(schema, &path, &text),
             Err(error) if named_by.is_none() && error.kind() == io::ErrorKind::NotFound => {}
             Err(source) => {
                 let named_by = named_by.unwrap_or(DEFAULT).to_owned();
@@ -113,11 +121,20 @@ fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigErro
     Ok(Layer::new())
 }
 
-/// The configured or default value of each setting.
-pub(super) struct Values(Layer);
+/// The configured or default value of each setting, as it was written.
+#[derive(Clone)]
+pub(crate) struct Values(Layer);
+
+/// Values may be secrets.
+impl fmt::Debug for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
 
 impl Values {
-    pub(super) fn text(&self, setting: Setting) -> Option<&str> {
+    /// The text of a setting.
+    pub(crate) fn text(&self, setting: Setting) -> Option<&str> {
         match &self.0.get(&setting)?.raw {
             Raw::Text(text) => Some(text),
             Raw::List(_) | Raw::Properties(_) => None,
@@ -127,16 +144,16 @@ impl Values {
     /// Takes the brokers out of the Kafka properties, in which downloaded files name them, if no other
     /// setting does; otherwise they remain there, which is an error.
     fn take_servers(&mut self) {
-        let is_set = *self.origin(Setting::KafkaBootstrapServers) != Origin::Default;
+        let is_set = *self.origin(Setting::KAFKA_BOOTSTRAP_SERVERS) != Origin::Default;
         let Some(LayerValue { raw: Raw::Properties(pairs), .. }) =
-            self.0.get_mut(&Setting::KafkaProperties).filter(|_| !is_set)
+            self.0.get_mut(&Setting::KAFKA_PROPERTIES).filter(|_| !is_set)
         else {
             return;
         };
         let servers = pairs.extract_if(.., |(name, ..)| name == "bootstrap.servers").last();
         if let Some((_, text, origin)) = servers {
             let value = LayerValue { raw: Raw::Text(text), origin };
-            self.0.insert(Setting::KafkaBootstrapServers, value);
+            self.0.insert(Setting::KAFKA_BOOTSTRAP_SERVERS, value);
         }
     }
 
@@ -166,7 +183,7 @@ impl Values {
     }
 
     /// A setting with a default.
-    pub(super) fn parsed<T>(
+    pub(crate) fn parsed<T>(
         &self,
         setting: Setting,
         parse: impl FnOnce(&str) -> Result<T, String>,
@@ -176,7 +193,7 @@ impl Values {
     }
 
     /// A setting without a default.
-    pub(super) fn optional<T>(
+    pub(crate) fn optional<T>(
         &self,
         setting: Setting,
         parse: impl FnOnce(&str) -> Result<T, String>,
@@ -184,19 +201,39 @@ impl Values {
         self.text(setting).map(|_| self.parsed(setting, parse)).transpose()
     }
 
+    /// Checks the values of the destination, and that none is given for another one.
+    fn check_destination(&self, schema: &Schema, kind: &str) -> Result<(), ConfigError> {
+        let is_given = |setting: &Setting| match self.origin(*setting) {
+            Origin::Default => false,
+            // Other programs read it too.
+            Origin::Variable(name) => setting.ambient() != Some(name.as_str()),
+            _ => true,
+        };
+        let mut others = schema.settings().filter(|setting| schema.is_others(*setting, kind));
+        if let Some(setting) = others.find(is_given) {
+            let reason = format!("has no effect with sink.kind = \"{kind}\": remove it");
+            return Err(self.invalid(setting, reason));
+        }
+        for setting in schema.own(kind) {
+            self.optional(setting, |text| setting.check(text))?;
+        }
+        Ok(())
+    }
+
     fn source(&self) -> Result<Source, ConfigError> {
         Ok(Source {
-            url: self.text(Setting::SourceUrl).map(SecretString::from),
-            slot: self.parsed(Setting::SourceSlot, values::slot)?,
-            publication: self.parsed(Setting::SourcePublication, values::identifier)?,
-            catch_up: self.parsed(Setting::SourceCatchUp, values::catch_up)?,
-            catch_up_threshold: self.parsed(Setting::SourceCatchUpThreshold, size)?,
+            url: self.text(Setting::SOURCE_URL).map(SecretString::from),
+            slot: self.parsed(Setting::SOURCE_SLOT, values::slot)?,
+            publication: self.parsed(Setting::SOURCE_PUBLICATION, values::identifier)?,
+            catch_up: self.parsed(Setting::SOURCE_CATCH_UP, values::catch_up)?,
+            catch_up_threshold: self.parsed(Setting::SOURCE_CATCH_UP_THRESHOLD, size)?,
         })
     }
 
     fn outbox(&self) -> Result<Outbox, ConfigError> {
-        let message_prefix = self.text(Setting::OutboxMessagePrefix).map(str::to_owned);
-        let plain_message_prefix = self.text(Setting::OutboxPlainMessagePrefix).map(str::to_owned);
+        let message_prefix = self.text(Setting::OUTBOX_MESSAGE_PREFIX).map(str::to_owned);
+        let plain_message_prefix =
+            self.text(Setting::OUTBOX_PLAIN_MESSAGE_PREFIX).map(str::to_owned);
         Ok(Outbox {
             tables: self.tables(message_prefix.is_some() || plain_message_prefix.is_some())?,
             columns: self.columns()?,
@@ -207,7 +244,7 @@ impl Values {
 
     /// An outbox without a prefix for logical messages needs a table.
     fn tables(&self, has_messages: bool) -> Result<Vec<TableName>, ConfigError> {
-        let setting = Setting::OutboxTable;
+        let setting = Setting::OUTBOX_TABLE;
         let names = self.list(setting).unwrap_or_default();
         if names.is_empty() && !has_messages {
             let reason = "name at least one table, or set `outbox.message_prefix` or \
@@ -230,60 +267,58 @@ impl Values {
     fn columns(&self) -> Result<ColumnNames, ConfigError> {
         let column = |setting| self.optional(setting, values::identifier);
         Ok(ColumnNames {
-            id: column(Setting::ColumnId)?,
-            aggregate_type: column(Setting::ColumnAggregateType)?,
-            aggregate_id: column(Setting::ColumnAggregateId)?,
-            event_type: column(Setting::ColumnEventType)?,
-            payload: column(Setting::ColumnPayload)?,
-            headers: column(Setting::ColumnHeaders)?,
-            timestamp: column(Setting::ColumnTimestamp)?,
+            id: column(Setting::COLUMN_ID)?,
+            aggregate_type: column(Setting::COLUMN_AGGREGATE_TYPE)?,
+            aggregate_id: column(Setting::COLUMN_AGGREGATE_ID)?,
+            event_type: column(Setting::COLUMN_EVENT_TYPE)?,
+            payload: column(Setting::COLUMN_PAYLOAD)?,
+            headers: column(Setting::COLUMN_HEADERS)?,
+            timestamp: column(Setting::COLUMN_TIMESTAMP)?,
             schema_version: None,
         })
     }
 
     fn record(&self, columns: &ColumnNames) -> Result<Record, ConfigError> {
-        let topic = self.parsed(Setting::RecordTopic, |text| match text {
+        let topic = self.parsed(Setting::RECORD_TOPIC, |text| match text {
             "" => Err("the topic is empty".to_owned()),
             topic => Ok(topic.to_owned()),
         })?;
-        let timestamp = self.parsed(Setting::RecordTimestamp, values::timestamp)?;
+        let timestamp = self.parsed(Setting::RECORD_TIMESTAMP, values::timestamp)?;
         if timestamp == TimestampSource::Column && columns.timestamp.is_none() {
             let reason = "`column` requires a column: set `outbox.columns.timestamp`";
-            return Err(self.invalid(Setting::RecordTimestamp, reason));
+            return Err(self.invalid(Setting::RECORD_TIMESTAMP, reason));
         }
         Ok(Record {
             profile: self.profile(timestamp)?,
             topic,
             topic_rewrite: self.topic_rewrite()?,
-            topics_allowed: self.list(Setting::RecordTopicsAllowed).unwrap_or_default(),
-            key: self.parsed(Setting::RecordKey, |text| Ok(text.to_owned()))?,
-            null_keys: self.parsed(Setting::RecordNullKeys, values::null_keys)?,
-            value: self.parsed(Setting::RecordValue, values::value_format)?,
-            headers: self.list(Setting::RecordHeaders),
-            place: self.list(Setting::RecordPlace).unwrap_or_default(),
+            topics_allowed: self.list(Setting::RECORD_TOPICS_ALLOWED).unwrap_or_default(),
+            key: self.parsed(Setting::RECORD_KEY, |text| Ok(text.to_owned()))?,
+            null_keys: self.parsed(Setting::RECORD_NULL_KEYS, values::null_keys)?,
+            value: self.parsed(Setting::RECORD_VALUE, values::value_format)?,
+            headers: self.list(Setting::RECORD_HEADERS),
+            place: self.list(Setting::RECORD_PLACE).unwrap_or_default(),
             timestamp,
             cloudevents_source: self
-                .parsed(Setting::RecordCloudeventsSource, values::cloudevents_source)?,
+                .parsed(Setting::RECORD_CLOUDEVENTS_SOURCE, values::cloudevents_source)?,
         })
     }
 
     /// A Debezium profile alone determines the record: walpost's own settings have no effect.
     fn profile(&self, timestamp: TimestampSource) -> Result<Option<Converters>, ConfigError> {
-        let profile = self.parsed(Setting::RecordProfile, values::profile)?;
+        let profile = self.parsed(Setting::RECORD_PROFILE, values::profile)?;
         if profile.is_none() {
             return Ok(None);
         }
         let is_own = |setting: &Setting| {
             let key = setting.key();
-            let is_for_all = match setting {
-                Setting::RecordProfile | Setting::RecordTopicsAllowed => true,
-                Setting::RecordTimestamp => timestamp == TimestampSource::None,
-                _ => false,
-            };
+            let is_for_all = [Setting::RECORD_PROFILE, Setting::RECORD_TOPICS_ALLOWED]
+                .contains(setting)
+                || *setting == Setting::RECORD_TIMESTAMP && timestamp == TimestampSource::None;
             key.starts_with("outbox.columns.") || (key.starts_with("record.") && !is_for_all)
         };
         let is_given = |setting: &Setting| *self.origin(*setting) != Origin::Default;
-        match Setting::ALL.into_iter().filter(is_own).find(is_given) {
+        match Setting::FIRST.iter().copied().filter(is_own).find(is_given) {
             Some(setting) => {
                 let reason = "has no effect with a Debezium profile: set the event router's options, \
                               in [debezium]";
@@ -298,23 +333,23 @@ impl Values {
         &self,
         profile: Option<Converters>,
     ) -> Result<BTreeMap<String, (String, Origin)>, ConfigError> {
-        let given = self.0.contains_key(&Setting::Debezium);
+        let given = self.0.contains_key(&Setting::DEBEZIUM);
         if given && profile.is_none() {
             let reason = "has no effect with the profile `walpost`: set record.profile to debezium, \
                           debezium-json, debezium-string-json, debezium-binary or debezium-binary-json";
-            return Err(self.invalid(Setting::Debezium, reason));
+            return Err(self.invalid(Setting::DEBEZIUM, reason));
         }
-        let options = self.properties(Setting::Debezium).iter().cloned();
+        let options = self.properties(Setting::DEBEZIUM).iter().cloned();
         Ok(options.map(|(name, value, origin)| (name, (value, origin))).collect())
     }
 
     /// Exactly-once delivery needs a state topic.
     fn delivery_mode(&self) -> Result<DeliveryMode, ConfigError> {
-        let mode = self.parsed(Setting::DeliveryMode, values::delivery_mode)?;
-        let topic = self.parsed(Setting::DeliveryStateTopic, values::state_topic)?;
+        let mode = self.parsed(Setting::DELIVERY_MODE, values::delivery_mode)?;
+        let topic = self.parsed(Setting::DELIVERY_STATE_TOPIC, values::state_topic)?;
         if mode == DeliveryMode::ExactlyOnce && topic.is_none() {
             let reason = "`exactly-once` needs a state topic: set `delivery.state_topic`";
-            return Err(self.invalid(Setting::DeliveryMode, reason));
+            return Err(self.invalid(Setting::DELIVERY_MODE, reason));
         }
         Ok(mode)
     }
@@ -322,20 +357,20 @@ impl Values {
     fn poison(&self) -> Result<Policies, ConfigError> {
         let policy = |setting| self.parsed(setting, values::policy);
         Ok(Policies {
-            too_large: policy(Setting::PoisonTooLarge)?,
-            missing_field: policy(Setting::PoisonMissingField)?,
-            invalid_topic: policy(Setting::PoisonInvalidTopic)?,
-            refused: policy(Setting::PoisonRefused)?,
-            undecodable: policy(Setting::PoisonUndecodable)?,
-            missing_topic: self.parsed(Setting::PoisonMissingTopic, values::policy_or_wait)?,
-            dead_letter_topic: self.parsed(Setting::PoisonDeadLetterTopic, values::topic)?,
-            retries: self.parsed(Setting::PoisonRetries, values::retries)?,
+            too_large: policy(Setting::POISON_TOO_LARGE)?,
+            missing_field: policy(Setting::POISON_MISSING_FIELD)?,
+            invalid_topic: policy(Setting::POISON_INVALID_TOPIC)?,
+            refused: policy(Setting::POISON_REFUSED)?,
+            undecodable: policy(Setting::POISON_UNDECODABLE)?,
+            missing_topic: self.parsed(Setting::POISON_MISSING_TOPIC, values::policy_or_wait)?,
+            dead_letter_topic: self.parsed(Setting::POISON_DEAD_LETTER_TOPIC, values::topic)?,
+            retries: self.parsed(Setting::POISON_RETRIES, values::retries)?,
         })
     }
 
     /// One of the two alone has no effect.
     fn topic_rewrite(&self) -> Result<Option<(String, String)>, ConfigError> {
-        let (regex, replacement) = (Setting::RecordTopicRegex, Setting::RecordTopicReplacement);
+        let (regex, replacement) = (Setting::RECORD_TOPIC_REGEX, Setting::RECORD_TOPIC_REPLACEMENT);
         let lacks = |other: Setting| format!("set `{}` too", other.key());
         match (self.text(regex), self.text(replacement)) {
             (Some(regex), Some(replacement)) => {
@@ -350,7 +385,7 @@ impl Values {
     /// Rejects a property even if a higher layer overrides it.
     fn kafka_properties(&self) -> Result<KafkaProperties, ConfigError> {
         let mut properties = KafkaProperties::default();
-        for (name, value, origin) in self.properties(Setting::KafkaProperties) {
+        for (name, value, origin) in self.properties(Setting::KAFKA_PROPERTIES) {
             properties.set(name, value).map_err(|reason| ConfigError::RefusedProperty {
                 origin: origin.clone(),
                 name: name.clone(),
@@ -361,15 +396,15 @@ impl Values {
     }
 
     fn log(&self) -> Result<Log, ConfigError> {
-        let check = match self.origin(Setting::LogLevel) {
-            Origin::Variable(name) if Some(name.as_str()) == Setting::LogLevel.ambient() => {
+        let check = match self.origin(Setting::LOG_LEVEL) {
+            Origin::Variable(name) if Some(name.as_str()) == Setting::LOG_LEVEL.ambient() => {
                 values::log_filter
             }
             _ => values::log_level,
         };
         Ok(Log {
-            level: self.parsed(Setting::LogLevel, check)?,
-            format: self.optional(Setting::LogFormat, values::log_format)?,
+            level: self.parsed(Setting::LOG_LEVEL, check)?,
+            format: self.optional(Setting::LOG_FORMAT, values::log_format)?,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Configuration: flags, environment and file become values that are valid by
 //! construction, each with its origin.
 //!
-//! A key is declared in one row of the table in `setting.rs`. Precedence: flag, `WALPOST_*`
+//! A key is declared in one row: in `general.rs`, or with its destination. Precedence: flag, `WALPOST_*`
 //! variable, file, standard variable (`DATABASE_URL`, `KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`),
 //! default. An empty value is a value. Reads the configuration file and the files that `_FILE`
 //! variables name; opens no connection.
@@ -10,14 +10,15 @@ mod display;
 mod environment;
 mod error;
 mod file;
+mod general;
 mod kafka_properties;
 mod layer;
 mod load;
 mod origin;
 mod records;
 mod redact;
+mod schema;
 mod setting;
-mod sink;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use self::load::Values;
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::Policies;
 use crate::record::debezium::Converters;
@@ -46,10 +48,17 @@ pub use origin::Origin;
 pub use records::profile;
 pub(crate) use records::{columns, is_typed, option_error, outbox, outbox_with_ids};
 pub(crate) use redact::is_hidden;
+pub(crate) use schema::{Declared, Schema};
+pub use setting::Setting;
 pub(crate) use setting::nearest;
-pub use setting::{Setting, TABLES};
+pub(crate) use setting::{Kind, Row, declare_settings, row};
+#[cfg(test)]
+pub(crate) use tests::of_toml;
 pub(crate) use units::{parse_bytes, parse_duration, show_bytes, show_duration};
 pub use values::LogFormat;
+
+/// `sink.kind` of Kafka.
+pub(crate) const KAFKA: &str = "kafka";
 
 /// The whole configuration. Its `Debug` contains no secret.
 #[derive(Debug, Clone)]
@@ -63,17 +72,7 @@ pub struct Config {
     /// `[debezium]`: the event router's options by name, each with its origin.
     pub debezium: BTreeMap<String, (String, Origin)>,
     /// `sink.kind`
-    pub sink: SinkKind,
-    /// `[nats]`
-    pub nats: Nats,
-    /// `[rabbitmq]`
-    pub rabbitmq: RabbitMq,
-    /// `[redis]`
-    pub redis: Redis,
-    /// `[http]`
-    pub http: Http,
-    /// `[sqs]`
-    pub sqs: Sqs,
+    pub sink: &'static str,
     /// `[kafka]`
     pub kafka: Kafka,
     /// `[delivery]`
@@ -86,6 +85,8 @@ pub struct Config {
     pub log: Log,
     /// `[process]`
     pub process: Process,
+    values: Values,
+    schema: &'static Schema,
     displayed: Vec<Displayed>,
     flags: Flags,
 }
@@ -158,154 +159,6 @@ pub struct Record {
     pub cloudevents_source: String,
     /// Where its timestamp comes from.
     pub timestamp: TimestampSource,
-}
-
-/// Where events are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SinkKind {
-    /// Topics of a Kafka cluster.
-    Kafka,
-    /// A stream of NATS.
-    Nats,
-    /// An exchange of RabbitMQ.
-    RabbitMq,
-    /// A stream of a Redis server.
-    Redis,
-    /// An HTTP endpoint.
-    Http,
-    /// A FIFO queue of Amazon SQS.
-    Sqs,
-}
-
-impl SinkKind {
-    /// The kinds by their names.
-    pub(crate) const NAMES: [(&str, Self); 6] = [
-        ("kafka", Self::Kafka),
-        ("nats", Self::Nats),
-        ("rabbitmq", Self::RabbitMq),
-        ("redis", Self::Redis),
-        ("http", Self::Http),
-        ("sqs", Self::Sqs),
-    ];
-
-    /// Its name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Kafka => "kafka",
-            Self::Nats => "nats",
-            Self::RabbitMq => "rabbitmq",
-            Self::Redis => "redis",
-            Self::Http => "http",
-            Self::Sqs => "sqs",
-        }
-    }
-
-    /// Whether this build can publish there.
-    pub(crate) fn is_built_in(self) -> bool {
-        match self {
-            Self::Kafka => true,
-            Self::Nats => cfg!(feature = "nats"),
-            Self::RabbitMq => cfg!(feature = "rabbitmq"),
-            Self::Redis => cfg!(feature = "redis"),
-            Self::Http => cfg!(feature = "http"),
-            Self::Sqs => cfg!(feature = "sqs"),
-        }
-    }
-}
-
-/// The NATS servers.
-#[derive(Debug, Clone)]
-pub struct Nats {
-    /// Their URLs, not yet parsed.
-    pub url: SecretString,
-    /// The stream.
-    pub stream: String,
-    /// The template of the subject, not yet parsed.
-    pub subject: String,
-    /// How long the servers may keep a message without syncing it.
-    pub sync_interval: Duration,
-    /// A JWT with its seed, or the seed of an NKey.
-    pub credentials_file: Option<PathBuf>,
-    /// The authorities that sign the servers' certificates; `None`: those of the operating system.
-    pub ca_file: Option<PathBuf>,
-    /// The client's certificate.
-    pub cert_file: Option<PathBuf>,
-    /// The private key of the client's certificate.
-    pub key_file: Option<PathBuf>,
-}
-
-/// RabbitMQ.
-#[derive(Debug, Clone)]
-pub struct RabbitMq {
-    /// Its URL, not yet parsed.
-    pub url: SecretString,
-    /// The exchange; empty: the default exchange.
-    pub exchange: String,
-    /// The template of the routing key, not yet parsed.
-    pub routing_key: String,
-    /// The authorities that sign its certificate; `None`: those of the operating system.
-    pub ca_file: Option<PathBuf>,
-    /// The client's certificate.
-    pub cert_file: Option<PathBuf>,
-    /// Its private key.
-    pub key_file: Option<PathBuf>,
-}
-
-/// The Redis server.
-#[derive(Debug, Clone)]
-pub struct Redis {
-    /// Its URL, not yet parsed.
-    pub url: SecretString,
-    /// The stream.
-    pub stream: String,
-    /// About how many entries it keeps; `None`: all.
-    pub maxlen: Option<u64>,
-    /// How many replicas must have an entry.
-    pub wait_replicas: u32,
-    /// The authorities that sign its certificate; `None`: those of the operating system.
-    pub ca_file: Option<PathBuf>,
-    /// The client's certificate.
-    pub cert_file: Option<PathBuf>,
-    /// The private key of the client's certificate.
-    pub key_file: Option<PathBuf>,
-}
-
-/// The HTTP endpoint.
-#[derive(Debug, Clone)]
-pub struct Http {
-    /// Its URL, not yet parsed.
-    pub url: Option<SecretString>,
-    /// What signs the requests, not yet parsed.
-    pub secret: Option<SecretString>,
-    /// The value of the header `authorization`.
-    pub authorization: Option<SecretString>,
-    /// How many requests may be in flight.
-    pub lanes: u16,
-    /// How long an answer may take.
-    pub timeout: Duration,
-    /// After which time an event that gets errors which usually pass counts as rejected; `None`: never.
-    pub give_up_after: Option<Duration>,
-    /// The authorities that sign its certificate; `None`: those of the operating system.
-    pub ca_file: Option<PathBuf>,
-    /// The client's certificate.
-    pub cert_file: Option<PathBuf>,
-    /// The private key of the client's certificate.
-    pub key_file: Option<PathBuf>,
-}
-
-/// The queues of Amazon SQS.
-#[derive(Debug, Clone)]
-pub struct Sqs {
-    /// The URL of the queue, not yet parsed.
-    pub queue_url: Option<String>,
-    /// That of the queue of the dead letters.
-    pub dead_letter_queue_url: Option<String>,
-    /// The server, if it is not that of the URL; not yet parsed.
-    pub endpoint: Option<String>,
-    /// The region, if neither the URL nor the environment has it.
-    pub region: Option<String>,
-    /// The authorities that sign its certificate; `None`: those of the operating system.
-    pub ca_file: Option<PathBuf>,
 }
 
 /// The Kafka cluster.
@@ -401,78 +254,62 @@ pub struct Log {
 }
 
 impl Config {
-    /// Every effective value without secrets, in the order of [`Setting::ALL`].
+    /// Every effective value without secrets, in the order of the reference page.
     pub fn display(&self) -> &[Displayed] {
         &self.displayed
     }
 
     /// Where a setting was given.
     pub fn origin(&self, setting: Setting) -> &Origin {
-        let row = self.displayed.iter().find(|row| row.key == setting.key());
-        row.map_or(&Origin::Default, |row| &row.origin)
+        self.values.origin(setting)
     }
 
     /// The current configuration: reads the file, and those that `_FILE` variables name, again.
     pub fn reload(&self, environment: &Environment) -> Result<Self, ConfigError> {
-        Self::load(&self.flags, environment)
+        Self::load_with(self.schema, &self.flags, environment)
     }
 
-    /// The current connection string: if a `_FILE` variable names its file, reads that file
-    /// again.
+    /// The values as they were written.
+    pub(crate) fn values(&self) -> &Values {
+        &self.values
+    }
+
+    /// Whether events go to Kafka.
+    pub(crate) fn is_kafka(&self) -> bool {
+        self.sink == KAFKA
+    }
+
+    /// The current connection string: see [`Self::current`].
     pub fn source_url(
         &self,
         environment: &Environment,
     ) -> Result<Option<SecretString>, ConfigError> {
-        let text = self.read_again(Setting::SourceUrl, environment)?;
-        Ok(text.or_else(|| self.source.url.clone()))
+        self.current(Setting::SOURCE_URL, environment)
     }
 
-    /// The current URL of Redis: if a `_FILE` variable names its file, reads that file again.
-    pub fn redis_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
-        let text = self.read_again(Setting::RedisUrl, environment)?;
-        Ok(text.unwrap_or_else(|| self.redis.url.clone()))
-    }
-
-    /// The current URL of RabbitMQ: if a `_FILE` variable names its file, reads that file again.
-    pub fn rabbitmq_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
-        let text = self.read_again(Setting::RabbitmqUrl, environment)?;
-        Ok(text.unwrap_or_else(|| self.rabbitmq.url.clone()))
-    }
-
-    /// The current URL of NATS: if a `_FILE` variable names its file, reads that file again.
-    pub fn nats_url(&self, environment: &Environment) -> Result<SecretString, ConfigError> {
-        let text = self.read_again(Setting::NatsUrl, environment)?;
-        Ok(text.unwrap_or_else(|| self.nats.url.clone()))
-    }
-
-    /// `[http]` with its current secrets: of those whose files `_FILE` variables name, the files are
-    /// read again.
-    pub fn http_now(&self, environment: &Environment) -> Result<Http, ConfigError> {
-        let again = |setting, then: &Option<SecretString>| {
-            let text = self.read_again(setting, environment)?;
-            Ok::<_, ConfigError>(text.or_else(|| then.clone()))
-        };
-        let http = &self.http;
-        Ok(Http {
-            url: again(Setting::HttpUrl, &http.url)?,
-            secret: again(Setting::HttpSecret, &http.secret)?,
-            authorization: again(Setting::HttpAuthorization, &http.authorization)?,
-            ..http.clone()
-        })
-    }
-
-    /// The text of the file that a setting's `_FILE` variable names; `None`: there is none.
-    fn read_again(
+    /// The text of a setting: if a `_FILE` variable names its file, reads that file again.
+    pub(crate) fn current(
         &self,
         setting: Setting,
         environment: &Environment,
     ) -> Result<Option<SecretString>, ConfigError> {
-        match (self.origin(setting), setting.variable()) {
-            (Origin::VariableFile { .. }, Some(name)) => {
-                Ok(environment.text_or_file(name)?.map(|(text, _)| text.into()))
-            }
-            _ => Ok(None),
+        if let (Origin::VariableFile { .. }, Some(name)) =
+            (self.origin(setting), setting.variable())
+            && let Some((text, _)) = environment.text_or_file(&name)?
+        {
+            return Ok(Some(text.into()));
         }
+        Ok(self.values.text(setting).map(SecretString::from))
+    }
+
+    /// The path that a setting is, relative to the environment's directory.
+    pub(crate) fn path(&self, setting: Setting, environment: &Environment) -> Option<PathBuf> {
+        self.values.text(setting).map(|text| environment.path(text.as_ref()))
+    }
+
+    /// The variables that name a file with a secret that any user can read, and the file.
+    pub(crate) fn open_secrets(&self, environment: &Environment) -> Vec<(String, PathBuf)> {
+        environment.open_secrets(self.schema)
     }
 
     /// The error for a value that a later check rejects (a topic template, a connection string),

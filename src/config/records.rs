@@ -1,7 +1,7 @@
 //! The outbox and the records that a configuration describes: templates, headers and placements are
 //! parsed here, and errors name the place where the value was set.
 
-use super::{Config, ConfigError, Origin, Setting, SinkKind, nearest};
+use super::{Config, ConfigError, Origin, Setting, nearest};
 use crate::outbox::{ColumnNames, Needs, Outbox, OutboxConfig, Role};
 use crate::record::debezium::{self, Debezium};
 use crate::record::{
@@ -29,7 +29,7 @@ pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
 pub(crate) fn option_error(config: &Config, name: &str, reason: String) -> ConfigError {
     let given = config.debezium.get(name);
     let origin = given.map_or(Origin::Default, |(_, origin)| origin.clone());
-    let key = format!("{}.{name}", Setting::Debezium.key());
+    let key = format!("{}.{name}", Setting::DEBEZIUM.key());
     if debezium::OPTIONS.contains(&name) {
         return ConfigError::Invalid { origin, key, reason };
     }
@@ -43,14 +43,14 @@ fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
     let topic: TopicTemplate = record
         .topic
         .parse()
-        .map_err(|error: TemplateError| config.invalid(Setting::RecordTopic, &error))?;
+        .map_err(|error: TemplateError| config.invalid(Setting::RECORD_TOPIC, &error))?;
     let topic = match &record.topic_rewrite {
         None => topic,
         Some((regex, replacement)) => {
             let rewrite = Rewrite::new(regex, replacement).map_err(|error| {
                 let setting = match error {
-                    RewriteError::Regex { .. } => Setting::RecordTopicRegex,
-                    RewriteError::Replacement { .. } => Setting::RecordTopicReplacement,
+                    RewriteError::Regex { .. } => Setting::RECORD_TOPIC_REGEX,
+                    RewriteError::Replacement { .. } => Setting::RECORD_TOPIC_REPLACEMENT,
                 };
                 config.invalid(setting, &error)
             })?;
@@ -60,11 +60,11 @@ fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
     let key: KeyTemplate = record
         .key
         .parse()
-        .map_err(|error: TemplateError| config.invalid(Setting::RecordKey, &error))?;
+        .map_err(|error: TemplateError| config.invalid(Setting::RECORD_KEY, &error))?;
     let headers = match &record.headers {
         None => HeaderSet::default(),
         Some(names) => HeaderSet::from_names(names)
-            .map_err(|error| config.invalid(Setting::RecordHeaders, &error))?,
+            .map_err(|error| config.invalid(Setting::RECORD_HEADERS, &error))?,
     };
     Ok(RecordConfig {
         topic,
@@ -79,7 +79,7 @@ fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
 
 /// The configured placements. A placement in the envelope is an error if the value has no envelope.
 fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
-    let invalid = |error: &dyn ToString| config.invalid(Setting::RecordPlace, &error.to_string());
+    let invalid = |error: &dyn ToString| config.invalid(Setting::RECORD_PLACE, &error.to_string());
     let mut placements: Vec<Placement> = Vec::new();
     for text in &config.record.place {
         let placement: Placement = text.parse().map_err(|error| invalid(&error))?;
@@ -91,7 +91,7 @@ fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
             )));
         }
         let is_partition = placement.target == Target::Partition;
-        if is_partition && config.sink != SinkKind::Kafka {
+        if is_partition && !config.is_kafka() {
             return Err(invalid(&format!("`{text}`: only topics of Kafka have partitions")));
         }
         if is_partition && placements.iter().any(|other| other.target == Target::Partition) {

@@ -1,6 +1,6 @@
 //! Parsers of values: each takes a text, and returns the value or the reason why it is invalid.
 
-use super::{CatchUpMode, CoreDumps, DeliveryMode, SinkKind};
+use super::{CatchUpMode, CoreDumps, DeliveryMode};
 use std::net::SocketAddr;
 
 use crate::record::Policy;
@@ -75,66 +75,6 @@ pub(super) fn topic(text: &str) -> Result<String, String> {
 
 pub(super) fn retries(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number of retries"))
-}
-
-/// Where events are published.
-pub(super) fn sink_kind(text: &str) -> Result<SinkKind, String> {
-    one_of(text, &SinkKind::NAMES)
-}
-
-/// The name of a stream of NATS, which is also a part of a bucket's name.
-pub(super) fn nats_stream(text: &str) -> Result<String, String> {
-    let is_allowed = |sign: char| sign.is_ascii_alphanumeric() || "_-".contains(sign);
-    if text.is_empty() || text.len() > 200 || !text.chars().all(is_allowed) {
-        return Err(format!("`{text}` is not 1 to 200 letters, digits, `_` and `-`"));
-    }
-    Ok(text.to_owned())
-}
-
-/// The name of an exchange of RabbitMQ.
-pub(super) fn exchange(text: &str) -> Result<String, String> {
-    if text.len() > 255 || text.chars().any(char::is_control) {
-        return Err(format!(
-            "`{text}` is not the name of an exchange: at most 255 bytes, in one line"
-        ));
-    }
-    Ok(text.to_owned())
-}
-
-/// The name of a stream of Redis.
-pub(super) fn stream(text: &str) -> Result<String, String> {
-    let is_plain = |sign: char| sign.is_ascii_graphic();
-    if text.is_empty() || text.len() > 500 || !text.chars().all(is_plain) {
-        return Err(format!("`{text}` is not 1 to 500 letters, digits and signs without spaces"));
-    }
-    Ok(text.to_owned())
-}
-
-/// About how many entries a stream keeps.
-pub(super) fn maxlen(text: &str) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|number| (1..=i64::MAX as u64).contains(number));
-    number.ok_or_else(|| format!("`{text}` is not a number of entries, at least 1"))
-}
-
-/// How many replicas must have an entry.
-pub(super) fn wait_replicas(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|number| *number <= 100);
-    number.ok_or_else(|| format!("`{text}` is not a number of replicas, 0 to 100"))
-}
-
-/// How many requests may be in flight.
-pub(super) fn lanes(text: &str) -> Result<u16, String> {
-    let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
-    number.ok_or_else(|| format!("`{text}` is not a number of lanes, 1 to 1024"))
-}
-
-/// A region of AWS.
-pub(super) fn region(text: &str) -> Result<String, String> {
-    let is_allowed = |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || sign == '-';
-    if text.is_empty() || text.len() > 63 || !text.chars().all(is_allowed) {
-        return Err(format!("`{text}` is not the name of a region, such as eu-central-1"));
-    }
-    Ok(text.to_owned())
 }
 
 /// Partitions and replicas; -1: the brokers' default.

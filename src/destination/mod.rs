@@ -22,7 +22,7 @@ pub(crate) mod sqs;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::config::{Config, ConfigError, Environment, SinkKind};
+use crate::config::{Config, ConfigError, Environment, Flags, Schema, Setting};
 use crate::findings::Findings;
 use crate::metrics::Metrics;
 use crate::record::Names;
@@ -32,20 +32,63 @@ use crate::state::{StateStore, UnfinishedRows};
 
 use self::parts::stored::SlotAt;
 
-/// The kinds that this build has.
-static ALL: &[&dyn Destination] = &[
-    &kafka::Kafka,
+/// The table of kinds: all names, those that this build has, and what they declare.
+macro_rules! destinations {
+    ($first:ident::$First:ident, $(#[cfg($feature:meta)] $module:ident::$type:ident,)*) => {
+        static ALL: &[&dyn Destination] =
+            &[&$first::$First, $(#[cfg($feature)] &$module::$type),*];
+
+        static SCHEMA: Schema = Schema {
+            kinds: &[stringify!($first), $(stringify!($module)),*],
+            declared: &[
+                &$first::settings::DECLARED,
+                $(#[cfg($feature)] &$module::settings::DECLARED),*
+            ],
+        };
+
+        #[cfg(test)]
+        static SAMPLES: &[(&dyn Destination, names_tests::Sample)] =
+            &[$(#[cfg($feature)] (&$module::$type, $module::SAMPLE)),*];
+    };
+}
+
+destinations! {
+    kafka::Kafka,
     #[cfg(feature = "http")]
-    &http::Http,
+    http::Http,
     #[cfg(feature = "nats")]
-    &nats::Nats,
+    nats::Nats,
     #[cfg(feature = "rabbitmq")]
-    &rabbitmq::RabbitMq,
+    rabbitmq::RabbitMq,
     #[cfg(feature = "redis")]
-    &redis::Redis,
+    redis::Redis,
     #[cfg(feature = "sqs")]
-    &sqs::Sqs,
-];
+    sqs::Sqs,
+}
+
+impl Config {
+    /// Reads and validates everything. Returns the first error.
+    pub fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
+        Self::load_with(&SCHEMA, flags, environment)
+    }
+}
+
+impl Setting {
+    /// Every setting of this build, in the order of `walpost config`, `--help` and the reference page.
+    pub fn all() -> impl Iterator<Item = Self> + Clone {
+        SCHEMA.settings()
+    }
+
+    /// The tables of the file, with their titles on the reference page.
+    pub fn tables() -> impl Iterator<Item = (&'static str, &'static str)> {
+        SCHEMA.tables()
+    }
+}
+
+/// The names of the kinds that this build has.
+pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|one| one.kind())
+}
 
 /// The configured kind. One that this build does not have is an error of the configuration before.
 pub(crate) fn of(config: &Config) -> &'static dyn Destination {
@@ -56,7 +99,7 @@ pub(crate) fn of(config: &Config) -> &'static dyn Destination {
 /// A kind of destination: everything that a command needs of it.
 pub(crate) trait Destination: Sync {
     /// Its value of `sink.kind`.
-    fn kind(&self) -> SinkKind;
+    fn kind(&self) -> &'static str;
 
     /// How it has the names of headers, and which ones it or its clients keep for themselves.
     fn names(&self) -> Names;
@@ -164,18 +207,83 @@ fn is_this_machine(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Flags;
+    use crate::config::of_toml;
 
-    fn is_built_in(name: &str) -> bool {
-        ALL.iter().any(|one| one.kind().name() == name)
+    fn has(kind: &str) -> bool {
+        kinds().any(|one| one == kind)
+    }
+
+    #[test]
+    fn kinds_that_this_build_does_not_have_are_refused() {
+        for kind in SCHEMA.kinds {
+            for toml in [format!("[{kind}]\nurl = 'x'"), format!("sink.kind = '{kind}'")] {
+                let error = of_toml(&toml).err().map(|error| error.to_string()).unwrap_or_default();
+                let names_feature = error.contains(&format!("without the feature `{kind}`"));
+                assert_eq!(names_feature, !has(kind), "{toml}: {error}");
+            }
+            let variable = format!("WALPOST_{}_CA_FILE", kind.to_uppercase());
+            let environment = Environment::new([(&*variable, "x")], "/nowhere".as_ref());
+            let error = Config::load(&Flags::default(), &environment).expect_err("of another");
+            let names_feature = error.to_string().contains("without the feature");
+            assert_eq!(names_feature, !has(kind), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (kind, toml) in [
+            (
+                "http",
+                "url = 'https://h/s3cret'\nsecret = 's3cret'\nauthorization = 'Bearer s3cret'",
+            ),
+            ("nats", "url = 'tls://u:s3cret@h:7'"),
+            ("rabbitmq", "url = 'amqps://u:s3cret@h:7/eu'"),
+            ("redis", "url = 'rediss://u:s3cret@h:7/2'"),
+        ] {
+            if !has(kind) {
+                continue;
+            }
+            let config = of_toml(&format!("sink.kind = '{kind}'\n[{kind}]\n{toml}")).expect(kind);
+            let shown = format!("{:?} {config:?}", config.display());
+            assert!(!shown.contains("s3cret"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn settings_of_another_destination_are_rejected_where_they_are_given() {
+        for (needs, toml, part) in [
+            ("redis", "redis.stream = 'x'", "walpost.toml:1: `redis.stream`"),
+            ("redis", "redis.wait_replicas = 0", "sink.kind = \"kafka\""),
+            ("kafka", "sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `http`, `nats`"),
+            ("nats", "nats.stream = 'x'", "walpost.toml:1: `nats.stream`"),
+            ("nats", "sink.kind = 'nats'\nnats.stream = 'a.b'", "`nats.stream`"),
+            ("redis", "sink.kind = 'redis'\nkafka.max_producers = 8", ":2: `kafka.max_producers`"),
+            (
+                "redis",
+                "sink.kind = 'redis'\npoison.missing_topic = 'halt'",
+                ":2: `poison.missing_topic`",
+            ),
+            ("redis", "sink.kind = 'redis'\ndelivery.mode = 'exactly-once'", ":2: `delivery.mode`"),
+            ("redis", "sink.kind = 'redis'\nredis.maxlen = 0", "`redis.maxlen`"),
+            ("redis", "sink.kind = 'redis'\nredis.stream = 'a b'", "`redis.stream`"),
+        ] {
+            if has(needs) {
+                let error = of_toml(toml).expect_err(toml).to_string();
+                assert!(error.contains(part), "{toml}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn variables_for_other_programs_are_no_settings_of_another_destination() {
+        let around = [("KAFKA_BOOTSTRAP_SERVERS", "around:1"), ("WALPOST_SINK_KIND", "redis")];
+        let environment = Environment::new(around, "/nowhere".as_ref());
+        let loaded = Config::load(&Flags::default(), &environment);
+        assert!(!has("redis") || loaded.is_ok_and(|config| config.sink == "redis"));
     }
 
     fn exposed(toml: &str) -> Vec<String> {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), toml).expect("it can be written");
-        let flags = Flags::new(Some(file.path().to_owned()));
-        let config = Config::load(&flags, &crate::config::Environment::of_process());
-        exposed_hosts(&config.unwrap_or_else(|error| panic!("{toml}: {error}")))
+        exposed_hosts(&of_toml(toml).unwrap_or_else(|error| panic!("{toml}: {error}")))
     }
 
     #[test]
@@ -196,7 +304,7 @@ mod tests {
             ("redis", "redis", "redis://:p@b", "rediss://:p@b"),
             ("redis", "redis", "redis://:p@b", "redis://:p@127.0.0.1"),
         ] {
-            if !is_built_in(kind) {
+            if !has(kind) {
                 continue;
             }
             let of =

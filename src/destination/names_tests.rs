@@ -12,13 +12,15 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::{Destination, SAMPLES};
+use crate::config::{of_toml, profile};
 use crate::lsn::Lsn;
 use crate::outbox::Event;
 use crate::outlet::Refusal;
 use crate::pgoutput::PgTimestamp;
 use crate::position::EventPosition;
 use crate::property;
-use crate::record::{HeaderSet, Names, Record, RecordConfig, Router, ValueFormat};
+use crate::record::{HeaderSet, Record, RecordConfig, Router, ValueFormat};
 
 /// A message as a client reads it.
 #[derive(Debug)]
@@ -50,132 +52,21 @@ pub(super) fn percent_decoded(text: &str) -> Vec<u8> {
     bytes
 }
 
-struct Destination {
-    name: &'static str,
-    names: Names,
-    read_back: fn(&Record<'_>) -> Result<ReadBack, Refusal>,
+/// How a destination shows the names and values of a record.
+pub(super) struct Sample {
+    /// A record as a client reads it.
+    pub(super) read_back: fn(&Record<'_>) -> Result<ReadBack, Refusal>,
     /// How a header of a record is called there.
-    called: fn(&str) -> String,
+    pub(super) called: fn(&str) -> String,
     /// Names that mean something there, in lower case.
-    forbidden: &'static [&'static str],
+    pub(super) forbidden: &'static [&'static str],
+    /// A value of `record.place` that is refused, and one that is not.
+    pub(super) places: [&'static str; 2],
 }
 
-fn as_it_is(name: &str) -> String {
+pub(super) fn as_it_is(name: &str) -> String {
     name.to_owned()
 }
-
-fn with_hyphens(name: &str) -> String {
-    name.to_ascii_lowercase().replace(['_', '.'], "-")
-}
-
-const DESTINATIONS: &[Destination] = &[
-    #[cfg(feature = "http")]
-    Destination {
-        name: "http",
-        names: super::http::NAMES,
-        read_back: super::http::read_back,
-        called: with_hyphens,
-        forbidden: &[
-            "host",
-            "cookie",
-            "authorization",
-            "content-type",
-            "content-length",
-            "transfer-encoding",
-            "connection",
-            "keep-alive",
-            "upgrade",
-            "te",
-            "trailer",
-            "expect",
-            "user-agent",
-            "proxy-authorization",
-            "proxy-connection",
-            "forwarded",
-            "via",
-            "origin",
-            "range",
-            "if-match",
-            "x-forwarded-for",
-            "x-http-method-override",
-            "x-real-ip",
-            "remote-user",
-            "webhook-id",
-            "webhook-timestamp",
-            "webhook-signature",
-            "walpost-topic",
-            "walpost-key",
-            "walpost-position",
-            "walpost-timestamp",
-            "ce-id",
-            "ce-type",
-            "ce-source",
-            "ce-specversion",
-            "id",
-        ],
-    },
-    #[cfg(feature = "nats")]
-    Destination {
-        name: "nats",
-        names: super::nats::NAMES,
-        read_back: super::nats::read_back,
-        called: as_it_is,
-        forbidden: &[
-            "status",
-            "description",
-            "nats-msg-id",
-            "nats-rollup",
-            "nats-ttl",
-            "nats-expected-stream",
-            "walpost.key",
-            "walpost.topic",
-            "walpost.tombstone",
-        ],
-    },
-    #[cfg(feature = "rabbitmq")]
-    Destination {
-        name: "rabbitmq",
-        names: super::rabbitmq::NAMES,
-        read_back: super::rabbitmq::read_back,
-        called: as_it_is,
-        forbidden: &[
-            "cc",
-            "bcc",
-            "x-death",
-            "x-delay",
-            "x-delivery-count",
-            "id",
-            "content-type",
-            "walpost.key",
-            "walpost.topic",
-            "walpost.tombstone",
-        ],
-    },
-    #[cfg(feature = "redis")]
-    Destination {
-        name: "redis",
-        names: super::redis::NAMES,
-        read_back: super::redis::read_back,
-        called: as_it_is,
-        forbidden: &["walpost.position", "walpost.anything"],
-    },
-    #[cfg(feature = "sqs")]
-    Destination {
-        name: "sqs",
-        names: super::sqs::NAMES,
-        read_back: super::sqs::read_back,
-        called: as_it_is,
-        forbidden: &[
-            "extendedpayloadsize",
-            "sqslargepayloadsize",
-            "jms_sqsmessagetype",
-            "walpost.key",
-            "walpost.topic",
-            "walpost.body",
-            "walpost.headers",
-        ],
-    },
-];
 
 /// What a row's values begin with, and no other value does.
 const OF_ROW: &str = "row:";
@@ -193,7 +84,7 @@ struct Row {
 
 /// A name in one of the ways in which it can be written.
 fn name() -> impl Strategy<Value = String> {
-    let known = DESTINATIONS.iter().flat_map(|destination| destination.forbidden.iter().copied());
+    let known = SAMPLES.iter().flat_map(|(_, sample)| sample.forbidden.iter().copied());
     let known: Vec<_> = known
         .chain(["event_type", "traceparent", "tenant", "ce_time", "ce_subject", "walpost.position"])
         .collect();
@@ -292,22 +183,21 @@ impl Row {
     }
 }
 
-fn check(row: &Row, destination: &Destination) {
+fn check(row: &Row, (destination, sample): &(&dyn Destination, Sample)) {
     let event = row.event();
-    let mut router = Router::new(row.config()).naming(destination.names);
+    let mut router = Router::new(row.config()).naming(destination.names());
     let arrived = {
         let record = router.route(&event).expect("a record");
-        check_record(row, &record, destination)
+        check_record(row, &record, (destination.kind(), sample))
     };
     // The others were counted.
     let dropped = router.dropped_headers().map_or(0, |dropped| dropped.count);
-    assert_eq!(arrived as u64 + dropped, row.headers.len() as u64, "{}", destination.name);
+    assert_eq!(arrived as u64 + dropped, row.headers.len() as u64, "{}", destination.kind());
 }
 
 /// Returns the number of the row's headers.
-fn check_record(row: &Row, record: &Record<'_>, destination: &Destination) -> usize {
-    let at = destination.name;
-    let read = (destination.read_back)(record);
+fn check_record(row: &Row, record: &Record<'_>, (at, sample): (&str, &Sample)) -> usize {
+    let read = (sample.read_back)(record);
     let read = read.unwrap_or_else(|refusal| panic!("{at}: {refusal:?}"));
     assert_eq!(read.topic, record.topic, "{at}");
     assert_eq!(read.key.as_deref(), row.key.as_deref().map(str::as_bytes), "{at}");
@@ -321,7 +211,7 @@ fn check_record(row: &Row, record: &Record<'_>, destination: &Destination) -> us
     // Each name is there once, for clients that ignore case too.
     let mut by_name = HashMap::new();
     for (name, value) in &read.headers {
-        let name = (destination.called)(name).to_ascii_lowercase();
+        let name = (sample.called)(name).to_ascii_lowercase();
         assert!(
             by_name.insert(name.clone(), value.as_slice()).is_none(),
             "{at}: {name} twice in {read:?}"
@@ -332,7 +222,7 @@ fn check_record(row: &Row, record: &Record<'_>, destination: &Destination) -> us
     });
     // What walpost says of the event is there as it says it, and so are the row's headers.
     for header in &record.headers {
-        let name = (destination.called)(&header.name);
+        let name = (sample.called)(&header.name);
         // Headers of HTTP itself are not decoded, and by their specifications printable ASCII.
         let is_printable = |byte: &u8| matches!(byte, b' '..=b'~');
         let is_text = header.value.as_deref().is_none_or(|text| text.iter().all(is_printable));
@@ -345,23 +235,38 @@ fn check_record(row: &Row, record: &Record<'_>, destination: &Destination) -> us
     let is_of_row = |value: &[u8]| value.starts_with(OF_ROW.as_bytes());
     let is_cloud_event = row.value == ValueFormat::CloudEventsBinary;
     for (name, value) in by_name {
-        let is_forged = destination.forbidden.contains(&name.as_str())
+        let is_forged = sample.forbidden.contains(&name.as_str())
             || is_cloud_event
                 && ["ce_time", "ce_subject", "content-type"]
                     .iter()
-                    .any(|own| (destination.called)(own) == name)
-            || own.iter().any(|own| (destination.called)(&own.name).eq_ignore_ascii_case(&name));
+                    .any(|own| (sample.called)(own) == name)
+            || own.iter().any(|own| (sample.called)(&own.name).eq_ignore_ascii_case(&name));
         assert!(!is_of_row(value) || !is_forged, "{at}: {name} is the row's in {read:?}");
     }
     of_row.len()
 }
 
 #[test]
+fn headers_that_the_destination_cannot_have_are_errors() {
+    for (destination, sample) in SAMPLES {
+        let kind = destination.kind();
+        let [refused, accepted] = sample.places.map(|place| {
+            let toml = format!("sink.kind = '{kind}'\nrecord.place = ['{place}']\n");
+            let profile = profile(&of_toml(&toml).expect("it is read")).expect("a profile");
+            profile.check_names(&destination.names(), kind)
+        });
+        let error = refused.expect_err(kind).to_string();
+        assert!(error.contains(kind), "{error}");
+        assert!(accepted.is_ok(), "{kind}");
+    }
+}
+
+#[test]
 fn rows_say_what_they_are_about_and_nothing_else() {
     let name = "rows_say_what_they_are_about_and_nothing_else";
     property::holds(name, 400, &row(), |row| {
-        for destination in DESTINATIONS {
-            check(&row, destination);
+        for sample in SAMPLES {
+            check(&row, sample);
         }
     });
 }

@@ -12,7 +12,7 @@ mod slot;
 
 use tokio_postgres::Client;
 
-use crate::config::{self, Config, Origin, Setting, SinkKind};
+use crate::config::{self, Config, Origin, Setting};
 use crate::conninfo::ConnInfo;
 use crate::destination::{self, Check};
 use crate::findings::{Finding, Findings};
@@ -62,7 +62,8 @@ pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceC
 fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Findings) {
     const SUBJECT: &str = "configuration";
     findings.add(Finding::ok((SUBJECT, "configuration"), "valid"));
-    if conninfo.password_in_text() && matches!(config.origin(Setting::SourceUrl), Origin::Flag(_)) {
+    if conninfo.password_in_text() && matches!(config.origin(Setting::SOURCE_URL), Origin::Flag(_))
+    {
         findings.add(
             Finding::warning((SUBJECT, "password_on_command_line"), "--source contains a password")
                 .why("it is visible in the process list")
@@ -73,8 +74,10 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
         );
     }
     let topic_of_all = config::profile(config).map(|profile| profile.topic_of_all());
-    let is_kafka = config.sink == SinkKind::Kafka;
-    if is_kafka && config.record.topics_allowed.is_empty() && matches!(topic_of_all, Ok(None)) {
+    if config.is_kafka()
+        && config.record.topics_allowed.is_empty()
+        && matches!(topic_of_all, Ok(None))
+    {
         let text = "rows name their topics, and record.topics_allowed does not limit them";
         findings.add(
             Finding::warning((SUBJECT, "topics_not_limited"), text)

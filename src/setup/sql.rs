@@ -417,9 +417,9 @@ mod tests {
     #[test]
     fn every_default_name_is_replaced_by_the_configured_one() {
         let settings: &[(Setting, &[&str])] = &[
-            (Setting::OutboxTable, &[r#""Sales dept"."Out""Box""#, "billing.outbox"]),
-            (Setting::SourcePublication, &[r#"It's "mine""#]),
-            (Setting::SourceSlot, &["slot_2"]),
+            (Setting::OUTBOX_TABLE, &[r#""Sales dept"."Out""Box""#, "billing.outbox"]),
+            (Setting::SOURCE_PUBLICATION, &[r#"It's "mine""#]),
+            (Setting::SOURCE_SLOT, &["slot_2"]),
         ];
         let plan = plan(settings, "", Some("Relay")).unwrap();
         let sql = plan.sql();
@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn a_name_that_could_inject_sql_is_rejected() {
         for name in ["a\nb", "$init$", "a$init$b"] {
-            assert!(plan(&[(Setting::SourcePublication, &[name])], "", None).is_err(), "{name}");
+            assert!(plan(&[(Setting::SOURCE_PUBLICATION, &[name])], "", None).is_err(), "{name}");
         }
         assert!(plan(&[], "", Some("")).is_err());
         assert!(plan(&[], "", Some(&"a".repeat(64))).is_err());

@@ -4,7 +4,7 @@ use rdkafka::admin::{NewTopic, TopicReplication};
 use std::time::{Duration, Instant};
 
 use super::new_slot::Doubt;
-use crate::config::{Config, SinkKind};
+use crate::config::Config;
 use crate::conninfo::ConnInfo;
 use crate::destination;
 use crate::destination::kafka::{KafkaConfig, MetadataClient, TopicAt, kafka};
@@ -149,8 +149,8 @@ impl Positions {
             slot: slot.clone(),
         };
         let none = || match config.sink {
-            SinkKind::Kafka => AdoptError::Off,
-            other => AdoptError::NoStore(other.name()),
+            _ if config.is_kafka() => AdoptError::Off,
+            other => AdoptError::NoStore(other),
         };
         let destination = destination::of(config);
         let kept = destination.store(config).zip(destination.place_of_position(config));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::CommandFactory as _;
 use walpost::cli::args::Arguments;
-use walpost::config::{Setting, TABLES, rejection};
+use walpost::config::{Setting, rejection};
 
 use crate::{read, root};
 
@@ -49,10 +49,9 @@ checks them.
 
 fn configuration() -> String {
     let mut page = CONFIGURATION.to_owned();
-    for (table, title) in TABLES {
+    for (table, title) in Setting::tables() {
         writeln!(page, "\n## {title}: `[{table}]`").unwrap();
-        let is_in = |it: &Setting| it.key().split('.').next() == Some(table);
-        for setting in Setting::ALL.into_iter().filter(is_in) {
+        for setting in Setting::all().filter(|setting| setting.table() == table) {
             let about = [setting.help(), setting.details()].join(" ");
             writeln!(page, "\n### `{}`\n\n{}", setting.key(), filled(&about)).unwrap();
             let flag = setting.flag().zip(setting.value_name());

@@ -16,7 +16,7 @@ mod names;
 mod patience;
 mod queue;
 mod request;
-mod settings;
+pub(super) mod settings;
 mod signature;
 mod sink;
 mod url;
@@ -25,7 +25,7 @@ mod verdict;
 use std::sync::Arc;
 
 use super::{AssemblyError, Check, Context, Description, Destination, Opened};
-use crate::config::{Config, Environment, SinkKind};
+use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -34,7 +34,7 @@ pub(crate) use config::{HttpConfig, HttpSource};
 pub(crate) use connection::connect;
 pub(super) use names::NAMES;
 #[cfg(test)]
-pub(super) use request::tests::read_back;
+pub(super) use request::tests::SAMPLE;
 use settings::{http_config, http_source};
 pub(crate) use signature::Signers;
 pub(crate) use sink::HttpSink;
@@ -44,8 +44,8 @@ pub(crate) use url::HttpUrl;
 pub(super) struct Http;
 
 impl Destination for Http {
-    fn kind(&self) -> SinkKind {
-        SinkKind::Http
+    fn kind(&self) -> &'static str {
+        settings::DECLARED.kind
     }
 
     fn names(&self) -> Names {

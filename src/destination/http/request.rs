@@ -224,7 +224,7 @@ fn text(bytes: Option<&[u8]>) -> Value {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::destination::names_tests::{self, ReadBack};
+    use crate::destination::names_tests::{self, ReadBack, Sample};
     use crate::lsn::Lsn;
     use crate::record::Headers;
 
@@ -256,8 +256,52 @@ pub(super) mod tests {
         delivery.headers.iter().map(text).collect()
     }
 
+    pub(crate) const SAMPLE: Sample = Sample {
+        read_back,
+        called: |name| name.to_ascii_lowercase().replace(['_', '.'], "-"),
+        forbidden: &[
+            "host",
+            "cookie",
+            "authorization",
+            "content-type",
+            "content-length",
+            "transfer-encoding",
+            "connection",
+            "keep-alive",
+            "upgrade",
+            "te",
+            "trailer",
+            "expect",
+            "user-agent",
+            "proxy-authorization",
+            "proxy-connection",
+            "forwarded",
+            "via",
+            "origin",
+            "range",
+            "if-match",
+            "x-forwarded-for",
+            "x-http-method-override",
+            "x-real-ip",
+            "remote-user",
+            "webhook-id",
+            "webhook-timestamp",
+            "webhook-signature",
+            "walpost-topic",
+            "walpost-key",
+            "walpost-position",
+            "walpost-timestamp",
+            "ce-id",
+            "ce-type",
+            "ce-source",
+            "ce-specversion",
+            "id",
+        ],
+        places: ["a:header:Host", "a:header:content-type"],
+    };
+
     /// A record's request as a receiver reads it.
-    pub(crate) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+    fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
         let delivery = Delivery::new((1, Seq::new(2)), names_tests::AT, record, "dead")?;
         let mut headers = Vec::new();
         for (name, value) in &delivery.headers {

@@ -28,7 +28,7 @@ mod pool_size;
 mod producer;
 mod reload;
 mod round_trip;
-mod settings;
+pub(super) mod settings;
 #[cfg(feature = "traces")]
 mod spans;
 #[cfg(not(feature = "traces"))]
@@ -43,7 +43,7 @@ use std::sync::Arc;
 
 use super::parts;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened};
-use crate::config::{Config, DeliveryMode, SinkKind, without_logins};
+use crate::config::{Config, DeliveryMode, KAFKA, without_logins};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::relay::StateSettings;
@@ -87,8 +87,8 @@ pub fn features() -> String {
 pub(super) struct Kafka;
 
 impl Destination for Kafka {
-    fn kind(&self) -> SinkKind {
-        SinkKind::Kafka
+    fn kind(&self) -> &'static str {
+        KAFKA
     }
 
     fn names(&self) -> Names {

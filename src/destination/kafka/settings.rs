@@ -3,12 +3,27 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::config::{Config, Environment};
+use crate::config::{Config, Declared, Environment, KAFKA, Setting};
 use crate::destination::kafka::{
     self, KafkaConfig, KafkaSource, MissingTopics, NewTopics, WaitsFor,
 };
 use crate::record::Profile;
 use crate::source;
+
+/// `[kafka]`
+pub(in crate::destination) const DECLARED: Declared = Declared {
+    kind: KAFKA,
+    title: "Kafka",
+    settings: Setting::KAFKA,
+    uses: &[
+        Setting::DELIVERY_STATE_TOPIC,
+        Setting::DELIVERY_MODE,
+        Setting::DELIVERY_COMMIT_INTERVAL,
+        Setting::DELIVERY_TRANSACTION_BYTES,
+        Setting::POISON_RETRIES,
+        Setting::POISON_MISSING_TOPIC,
+    ],
+};
 
 /// The configured Kafka client.
 pub fn kafka(config: &Config) -> KafkaConfig {

@@ -262,7 +262,7 @@ pub(super) mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::destination::names_tests::ReadBack;
+    use crate::destination::names_tests::{self, ReadBack, Sample};
     use crate::record::{Header, Headers};
 
     fn target(template: &str) -> Target {
@@ -323,8 +323,25 @@ pub(super) mod tests {
         assert_eq!(refused.map_err(|refusal| refusal.ground), Err(Ground::Size));
     }
 
+    pub(crate) const SAMPLE: Sample = Sample {
+        read_back,
+        called: names_tests::as_it_is,
+        forbidden: &[
+            "status",
+            "description",
+            "nats-msg-id",
+            "nats-rollup",
+            "nats-ttl",
+            "nats-expected-stream",
+            "walpost.key",
+            "walpost.topic",
+            "walpost.tombstone",
+        ],
+        places: ["status:header", "status:header:state"],
+    };
+
     /// A record's message as a client reads it.
-    pub(crate) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+    fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
         let subjects = vec!["eu.>".to_owned()];
         let limits = Limits { bytes: 1 << 20, from: "max_payload", subjects, denied: Vec::new() };
         let target = target("eu.{topic}");

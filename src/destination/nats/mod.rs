@@ -32,7 +32,7 @@ mod failure;
 mod inspect;
 mod link;
 mod message;
-mod settings;
+pub(super) mod settings;
 mod state;
 mod state_key;
 mod stream;
@@ -43,7 +43,7 @@ use std::sync::Arc;
 
 use super::parts::claims::Claims;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened};
-use crate::config::{Config, Environment, SinkKind};
+use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -57,7 +57,7 @@ pub(crate) use failure::Failure;
 pub(crate) use inspect::{Facts, inspect};
 pub(super) use message::NAMES;
 #[cfg(test)]
-pub(super) use message::tests::read_back;
+pub(super) use message::tests::SAMPLE;
 use settings::{nats_config, nats_source};
 use state::nats_state;
 pub(crate) use state_key::{
@@ -72,8 +72,8 @@ pub(crate) use url::NatsUrl;
 pub(super) struct Nats;
 
 impl Destination for Nats {
-    fn kind(&self) -> SinkKind {
-        SinkKind::Nats
+    fn kind(&self) -> &'static str {
+        settings::DECLARED.kind
     }
 
     fn names(&self) -> Names {
@@ -90,7 +90,7 @@ impl Destination for Nats {
     }
 
     fn description(&self, config: &Config) -> Description {
-        let stream = Some(config.nats.stream.clone());
+        let stream = Some(settings::stream_of(config).to_owned());
         Description { stream, ..Description::default() }
     }
 

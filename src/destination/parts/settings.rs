@@ -26,28 +26,28 @@ pub(crate) fn check_too_large(config: &Config) -> Result<(), ConfigError> {
     }
     let reason = "a dead letter has the payload of its event, and the destination does not accept that \
                   either: set `halt` or `skip`";
-    Err(config.invalid(Setting::PoisonTooLarge, &reason))
+    Err(config.invalid(Setting::POISON_TOO_LARGE, &reason))
 }
 
 /// The authorities to trust, and the client's certificate with its private key.
 pub(crate) type TlsFiles = (Option<PathBuf>, Option<(PathBuf, PathBuf)>);
 
-/// The files of TLS to a destination: authorities, certificate and private key, each with its setting. They
+/// The files of TLS to a destination, by the settings of authorities, certificate and private key. They
 /// are errors if the URL asks for no TLS, which `how` says how to do.
 pub(crate) fn tls_files(
     config: &Config,
     environment: &Environment,
-    files: [(Setting, &Option<PathBuf>); 3],
+    settings: [Setting; 3],
     (is_tls, how): (bool, &str),
 ) -> Result<TlsFiles, ConfigError> {
-    if let Some((setting, _)) = files.iter().find(|(_, file)| file.is_some() && !is_tls) {
+    let path = |setting| config.path(setting, environment);
+    if let Some(setting) = settings.into_iter().find(|one| path(*one).is_some() && !is_tls) {
         let reason = format!("has no effect without TLS: {how}");
-        return Err(config.invalid(*setting, &reason));
+        return Err(config.invalid(setting, &reason));
     }
-    let own = |path: &PathBuf| environment.path(path);
-    let [(_, roots), (cert_setting, certificate), (key_setting, key)] = files;
-    let identity = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some((own(certificate), own(key))),
+    let [roots, cert_setting, key_setting] = settings;
+    let identity = match (path(cert_setting), path(key_setting)) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
         (Some(_), None) => {
             let reason = format!("needs its private key: set {}", key_setting.key());
@@ -58,7 +58,7 @@ pub(crate) fn tls_files(
             return Err(config.invalid(key_setting, &reason));
         }
     };
-    Ok((roots.as_ref().map(own).or_else(source::system_bundle), identity))
+    Ok((path(roots).or_else(source::system_bundle), identity))
 }
 
 /// How the position is kept under the key `topic`, in a place that messages call `place`. A transaction

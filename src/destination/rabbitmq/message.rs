@@ -314,7 +314,7 @@ pub(super) mod tests {
     use amq_protocol::types::{AMQPValue, ShortString};
 
     use super::*;
-    use crate::destination::names_tests::{self, ReadBack};
+    use crate::destination::names_tests::{self, ReadBack, Sample};
     use crate::lsn::Lsn;
     use crate::record::{Header, Headers};
 
@@ -364,8 +364,26 @@ pub(super) mod tests {
         (target.expect("a target"), properties.expect("properties"), bodies)
     }
 
+    pub(crate) const SAMPLE: Sample = Sample {
+        read_back,
+        called: names_tests::as_it_is,
+        forbidden: &[
+            "cc",
+            "bcc",
+            "x-death",
+            "x-delay",
+            "x-delivery-count",
+            "id",
+            "content-type",
+            "walpost.key",
+            "walpost.topic",
+            "walpost.tombstone",
+        ],
+        places: ["a:header:CC", "a:header:x-tenant"],
+    };
+
     /// A record's message as a client reads it.
-    pub(crate) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+    fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
         let target = Target {
             exchange: "o".to_owned(),
             template: "{topic}".parse().expect("a template"),

@@ -28,7 +28,7 @@ mod link;
 mod message;
 mod refused;
 mod routing_key;
-mod settings;
+pub(super) mod settings;
 mod sink;
 mod url;
 mod window;
@@ -37,7 +37,7 @@ mod wire;
 use std::sync::Arc;
 
 use super::{AssemblyError, Check, Context, Description, Destination, Opened};
-use crate::config::{Config, Environment, SinkKind};
+use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -47,7 +47,7 @@ pub(crate) use connection::{Facts, inspect};
 pub(crate) use failure::Failure;
 pub(super) use message::NAMES;
 #[cfg(test)]
-pub(super) use message::tests::read_back;
+pub(super) use message::tests::SAMPLE;
 pub(crate) use routing_key::RoutingKeyTemplate;
 use settings::{rabbit_config, rabbit_source};
 pub(crate) use sink::RabbitSink;
@@ -57,8 +57,8 @@ pub(crate) use url::RabbitUrl;
 pub(super) struct RabbitMq;
 
 impl Destination for RabbitMq {
-    fn kind(&self) -> SinkKind {
-        SinkKind::RabbitMq
+    fn kind(&self) -> &'static str {
+        settings::DECLARED.kind
     }
 
     fn names(&self) -> Names {

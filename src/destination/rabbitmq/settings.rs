@@ -2,9 +2,37 @@
 
 use secrecy::ExposeSecret as _;
 
-use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::config::Kind::Text;
+use crate::config::{Config, ConfigError, Declared, Environment, Setting, declare_settings, row};
 use crate::destination::parts::settings::{check_too_large, tls_files};
 use crate::destination::rabbitmq::{RabbitConfig, RabbitSource, RabbitUrl, RoutingKeyTemplate};
+
+/// `[rabbitmq]`
+pub(in crate::destination) const DECLARED: Declared = Declared {
+    kind: "rabbitmq",
+    title: "RabbitMQ",
+    settings: SETTINGS,
+    uses: &[Setting::POISON_MISSING_TOPIC],
+};
+
+declare_settings! {
+    SETTINGS:
+    URL = row("rabbitmq.url", Text, "RabbitMQ: `amqp://[user:password@]host[:port][/vhost]`, or `amqps://` for TLS.")
+        .details("Prefer `WALPOST_RABBITMQ_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `:` in a password or a vhost are written percent-encoded. Without a vhost, `/` is used; without a login, `guest`, which RabbitMQ accepts from its own machine only.")
+        .variable().default("amqp://localhost:5672").secret();
+    EXCHANGE = row("rabbitmq.exchange", Text, "Exchange to which all events are published. It has to exist; an empty name is the default exchange, which routes to the queue that the routing key names.")
+        .variable().default("outbox")
+        .valid_if(|text| exchange(text).map(drop));
+    ROUTING_KEY = row("rabbitmq.routing_key", Text, "Routing key of an event, with the placeholders `{topic}`, `{key}` and `{partition(N)}`.")
+        .details("`{topic}` is what `record.topic` makes, `{key}` what `record.key` makes, as one word: with `.` percent-encoded; `{partition(8)}` is a number from 0 to 7 that depends on the key alone. At most 255 bytes. Dead letters go to the queue `poison.dead_letter_topic`, through the default exchange. See [exchanges and queues](rabbitmq.md#exchanges-and-queues).")
+        .variable().default("{key}");
+    CA_FILE = row("rabbitmq.ca_file", Text, "PEM file of the authorities that sign the broker's certificate, for `amqps://`. Without it, those of the operating system.")
+        .variable();
+    CERT_FILE = row("rabbitmq.cert_file", Text, "PEM file of walpost's own certificate, for `amqps://`. Without a login in `rabbitmq.url`, walpost logs in by it (`EXTERNAL`).")
+        .variable();
+    KEY_FILE = row("rabbitmq.key_file", Text, "PEM file of the private key of `rabbitmq.cert_file`.")
+        .variable();
+}
 
 /// The configured broker and exchange.
 pub(crate) fn rabbit_config(
@@ -12,36 +40,33 @@ pub(crate) fn rabbit_config(
     environment: &Environment,
 ) -> Result<RabbitConfig, ConfigError> {
     let invalid = |setting, reason: &str| config.invalid(setting, &reason);
-    let url = config.rabbitmq_url(environment)?;
-    let url = RabbitUrl::parse(url.expose_secret())
-        .map_err(|error| invalid(Setting::RabbitmqUrl, &error))?;
-    let rabbit = &config.rabbitmq;
-    let routing_key: RoutingKeyTemplate = rabbit
-        .routing_key
+    let url = config.current(URL, environment)?.unwrap_or_default();
+    let url = RabbitUrl::parse(url.expose_secret()).map_err(|error| invalid(URL, &error))?;
+    let values = config.values();
+    let exchange = values.parsed(EXCHANGE, exchange)?;
+    let routing_key: RoutingKeyTemplate = values
+        .text(ROUTING_KEY)
+        .unwrap_or_default()
         .parse()
-        .map_err(|error: String| invalid(Setting::RabbitmqRoutingKey, &error))?;
-    if rabbit.exchange.is_empty() && routing_key.begins_with_key() {
+        .map_err(|error: String| invalid(ROUTING_KEY, &error))?;
+    if exchange.is_empty() && routing_key.begins_with_key() {
         let reason = "begins with {key}, and the default exchange (rabbitmq.exchange = \"\") routes \
                       to the queue of this name: a row could choose any queue. Begin it with \
                       {topic} or a text of its own, or name an exchange";
-        return Err(invalid(Setting::RabbitmqRoutingKey, reason));
+        return Err(invalid(ROUTING_KEY, reason));
     }
     check_too_large(config)?;
     let (roots, identity) = tls_files(
         config,
         environment,
-        [
-            (Setting::RabbitmqCaFile, &rabbit.ca_file),
-            (Setting::RabbitmqCertFile, &rabbit.cert_file),
-            (Setting::RabbitmqKeyFile, &rabbit.key_file),
-        ],
+        [CA_FILE, CERT_FILE, KEY_FILE],
         (url.tls, "write amqps:// in rabbitmq.url"),
     )?;
     Ok(RabbitConfig {
         url,
         roots,
         identity,
-        exchange: rabbit.exchange.clone(),
+        exchange,
         routing_key,
         dead_letters: config.poison.dead_letter_topic.clone(),
     })
@@ -54,20 +79,48 @@ pub(super) fn rabbit_source(config: &Config, environment: &Environment) -> Rabbi
     })
 }
 
+/// The name of an exchange of RabbitMQ.
+fn exchange(text: &str) -> Result<String, String> {
+    if text.len() > 255 || text.chars().any(char::is_control) {
+        return Err(format!(
+            "`{text}` is not the name of an exchange: at most 255 bytes, in one line"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Flags;
+    use crate::config::of_toml;
+
+    #[test]
+    fn every_key_is_read() {
+        let config = of_toml(
+            "sink.kind = 'rabbitmq'
+            [rabbitmq]
+            url = 'amqps://u:s3cret@h:7/eu'
+            exchange = 'orders'
+            routing_key = '{topic}.{key}'
+            ca_file = 'ca.pem'
+            cert_file = 'own.pem'
+            key_file = 'own.key'",
+        );
+        let rabbit = rabbit_config(&config.expect("valid"), &Environment::default());
+        let rabbit = rabbit.expect("it can be used");
+        assert_eq!((rabbit.url.host.as_str(), rabbit.url.vhost.as_str()), ("h", "eu"));
+        assert_eq!(rabbit.routing_key, "{topic}.{key}".parse().expect("a template"));
+        assert_eq!((rabbit.exchange.as_str(), rabbit.roots), ("orders", Some("ca.pem".into())));
+        assert_eq!(rabbit.identity, Some(("own.pem".into(), "own.key".into())));
+    }
 
     #[test]
     fn row_cannot_choose_the_queue_by_its_key() {
         let of = |toml: &str| {
-            let directory = tempfile::tempdir().expect("a directory");
-            let toml = format!("sink.kind = 'rabbitmq'\n[rabbitmq]\n{toml}");
-            std::fs::write(directory.path().join("walpost.toml"), toml).expect("it is written");
-            let environment = Environment::new([], directory.path());
-            let config = Config::load(&Flags::default(), &environment).expect("it is read");
-            rabbit_config(&config, &environment).map(drop).map_err(|error| error.to_string())
+            let config = of_toml(&format!("sink.kind = 'rabbitmq'\n[rabbitmq]\n{toml}"));
+            let config = config.expect("it is read");
+            let rabbit = rabbit_config(&config, &Environment::default());
+            rabbit.map(drop).map_err(|error| error.to_string())
         };
         for (toml, refused) in [
             ("exchange = ''", true),

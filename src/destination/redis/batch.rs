@@ -117,12 +117,19 @@ pub(super) mod tests {
     use redis::Arg;
 
     use super::*;
-    use crate::destination::names_tests::{self, ReadBack};
+    use crate::destination::names_tests::{self, ReadBack, Sample};
     use crate::outlet::Refusal;
+
+    pub(crate) const SAMPLE: Sample = Sample {
+        read_back,
+        called: names_tests::as_it_is,
+        forbidden: &["walpost.position", "walpost.anything"],
+        places: ["a:header:Event_Type", "a:header:event-type"],
+    };
 
     /// A record's entry as a client reads it.
     #[allow(clippy::unnecessary_wraps, reason = "other destinations refuse records")]
-    pub(crate) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+    fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
         let text = String::new;
         let keys = Keys { stream: text(), state: text(), dead_letters: text(), maxlen: text() };
         let id = EntryId::of(1, names_tests::AT).expect("a generation");

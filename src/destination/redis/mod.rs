@@ -24,7 +24,7 @@ mod failure;
 mod inspect;
 mod link;
 mod script;
-mod settings;
+pub(super) mod settings;
 mod state;
 mod streams;
 mod synced;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use super::parts::claims::Claims;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened};
-use crate::config::{Config, Environment, SinkKind};
+use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -42,7 +42,7 @@ use crate::state::StateStore;
 
 pub(super) use batch::NAMES;
 #[cfg(test)]
-pub(super) use batch::tests::read_back;
+pub(super) use batch::tests::SAMPLE;
 pub(crate) use config::owner_key;
 pub(crate) use config::{RedisConfig, RedisSource};
 pub(crate) use connection::{Connection, connect};
@@ -61,8 +61,8 @@ pub(crate) use url::RedisUrl;
 pub(super) struct Redis;
 
 impl Destination for Redis {
-    fn kind(&self) -> SinkKind {
-        SinkKind::Redis
+    fn kind(&self) -> &'static str {
+        settings::DECLARED.kind
     }
 
     fn names(&self) -> Names {
@@ -79,7 +79,7 @@ impl Destination for Redis {
     }
 
     fn description(&self, config: &Config) -> Description {
-        let stream = Some(config.redis.stream.clone());
+        let stream = Some(settings::stream_of(config).to_owned());
         Description { stream, ..Description::default() }
     }
 

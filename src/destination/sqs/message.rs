@@ -247,7 +247,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::destination::names_tests::ReadBack;
+    use crate::destination::names_tests::{self, ReadBack, Sample};
     use crate::lsn::Lsn;
     use crate::record::{Header, Headers};
 
@@ -276,8 +276,23 @@ pub(super) mod tests {
         of(record, QueueKind::Events).expect("a message")
     }
 
+    pub(crate) const SAMPLE: Sample = Sample {
+        read_back,
+        called: names_tests::as_it_is,
+        forbidden: &[
+            "extendedpayloadsize",
+            "sqslargepayloadsize",
+            "jms_sqsmessagetype",
+            "walpost.key",
+            "walpost.topic",
+            "walpost.body",
+            "walpost.headers",
+        ],
+        places: ["a:header:JMS_SQSMessageType", "a:header:AWS.x"],
+    };
+
     /// A record's message as a client reads it.
-    pub(crate) fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
+    fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
         let message = of(record, QueueKind::Events)?;
         let others: Vec<(String, String)> = attribute(&message, HEADERS)
             .map_or_else(Vec::new, |text| serde_json::from_str(text).expect("pairs"));

@@ -15,7 +15,7 @@ mod client;
 mod config;
 mod message;
 mod schedule;
-mod settings;
+pub(super) mod settings;
 mod sink;
 mod url;
 mod verdict;
@@ -24,7 +24,7 @@ mod worker;
 use std::sync::Arc;
 
 use super::{AssemblyError, Check, Context, Description, Destination, Opened};
-use crate::config::{Config, Environment, SinkKind};
+use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -34,7 +34,7 @@ pub(crate) use config::QueueKind;
 pub(crate) use config::{SqsConfig, SqsSource};
 pub(super) use message::NAMES;
 #[cfg(test)]
-pub(super) use message::tests::read_back;
+pub(super) use message::tests::SAMPLE;
 use settings::{sqs_config, sqs_source};
 pub(crate) use sink::SqsSink;
 pub(crate) use url::{Endpoint, QueueUrl};
@@ -43,8 +43,8 @@ pub(crate) use url::{Endpoint, QueueUrl};
 pub(super) struct Sqs;
 
 impl Destination for Sqs {
-    fn kind(&self) -> SinkKind {
-        SinkKind::Sqs
+    fn kind(&self) -> &'static str {
+        settings::DECLARED.kind
     }
 
     fn names(&self) -> Names {

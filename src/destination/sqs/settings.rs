@@ -1,12 +1,32 @@
 //! The settings of queues of Amazon SQS, as valid values.
 
-use std::path::PathBuf;
-
-use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::config::Kind::Text;
+use crate::config::{Config, ConfigError, Declared, Environment, declare_settings, row};
 use crate::destination::parts::settings::check_too_large;
 use crate::destination::sqs::{Endpoint, QueueUrl, SqsConfig, SqsSource};
 use crate::record::Policy;
 use crate::source;
+
+/// `[sqs]`
+pub(in crate::destination) const DECLARED: Declared =
+    Declared { kind: "sqs", title: "Amazon SQS", settings: SETTINGS, uses: &[] };
+
+declare_settings! {
+    SETTINGS:
+    QUEUE_URL = row("sqs.queue_url", Text, "URL of the FIFO queue to which all events are sent: `https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.fifo`.")
+        .details("Credentials are those of the AWS SDKs' standard variables, files and services: see [credentials](sqs.md#credentials-and-policy).")
+        .variable();
+    DEAD_LETTER_QUEUE_URL = row("sqs.dead_letter_queue_url", Text, "URL of the FIFO queue of dead letters. Required if a policy is `dead_letter`.")
+        .variable();
+    ENDPOINT = row("sqs.endpoint", Text, "Server that requests are sent to: `https://host[:port]`. Without it, that of `sqs.queue_url`.")
+        .details("For VPC endpoints without a private name, proxies, and servers other than Amazon's.")
+        .variable();
+    REGION = row("sqs.region", Text, "Region for which requests are signed. Without it, that in the name of the server, then `AWS_REGION` and the AWS profile.")
+        .variable()
+        .valid_if(|text| region(text).map(drop));
+    CA_FILE = row("sqs.ca_file", Text, "PEM file of the authorities that sign the server's certificate. Without it, those of the operating system.")
+        .variable();
+}
 
 /// The configured queues.
 pub(crate) fn sqs_config(
@@ -17,13 +37,13 @@ pub(crate) fn sqs_config(
     let queue_at = |setting, text: &str| {
         QueueUrl::parse(text).map_err(|error| config.invalid(setting, &error))
     };
-    let sqs = &config.sqs;
-    let Some(queue) = sqs.queue_url.as_deref().filter(|url| !url.is_empty()) else {
-        return Err(invalid(Setting::SqsQueueUrl, "is needed with sink.kind = \"sqs\""));
+    let values = config.values();
+    let Some(queue) = values.text(QUEUE_URL).filter(|url| !url.is_empty()) else {
+        return Err(invalid(QUEUE_URL, "is needed with sink.kind = \"sqs\""));
     };
-    let queue = queue_at(Setting::SqsQueueUrl, queue)?;
-    let letters = Setting::SqsDeadLetterQueueUrl;
-    let dead_letter_queue = sqs.dead_letter_queue_url.as_deref();
+    let queue = queue_at(QUEUE_URL, queue)?;
+    let letters = DEAD_LETTER_QUEUE_URL;
+    let dead_letter_queue = values.text(letters);
     let dead_letter_queue = dead_letter_queue.map(|url| queue_at(letters, url)).transpose()?;
     match &dead_letter_queue {
         None if config.poison.include(Policy::DeadLetter) => {
@@ -33,31 +53,29 @@ pub(crate) fn sqs_config(
         Some(url) if url.as_str() == queue.as_str() => {
             return Err(invalid(letters, "is the queue of the events: name another one"));
         }
-        Some(url) if url.endpoint() != queue.endpoint() && sqs.endpoint.is_none() => {
+        Some(url) if url.endpoint() != queue.endpoint() && values.text(ENDPOINT).is_none() => {
             return Err(invalid(letters, "is at another server than sqs.queue_url"));
         }
         _ => {}
     }
     check_too_large(config)?;
-    let endpoint = match &sqs.endpoint {
+    let endpoint = match values.text(ENDPOINT) {
         None => queue.endpoint().clone(),
-        Some(text) => {
-            Endpoint::parse(text).map_err(|error| config.invalid(Setting::SqsEndpoint, &error))?
-        }
+        Some(text) => Endpoint::parse(text).map_err(|error| config.invalid(ENDPOINT, &error))?,
     };
-    if sqs.ca_file.is_some() && !endpoint.requires_tls() {
+    let roots = config.path(CA_FILE, environment);
+    if roots.is_some() && !endpoint.requires_tls() {
         let reason = "has no effect without TLS: write https:// in the URL of the server";
-        return Err(invalid(Setting::SqsCaFile, reason));
+        return Err(invalid(CA_FILE, reason));
     }
     let of_name = || queue.endpoint().region().or_else(|| endpoint.region()).map(str::to_owned);
-    let own = |path: &PathBuf| environment.path(path);
     Ok(SqsConfig {
-        region: sqs.region.clone().or_else(of_name),
+        region: values.optional(REGION, region)?.or_else(of_name),
         queue,
         dead_letter_queue,
         dead_letter_topic: config.poison.dead_letter_topic.clone(),
         endpoint,
-        roots: sqs.ca_file.as_ref().map(own).or_else(source::system_bundle),
+        roots: roots.or_else(source::system_bundle),
         delivery_id: config.delivery.id.clone(),
     })
 }
@@ -67,18 +85,23 @@ pub(super) fn sqs_source(config: &Config, environment: &Environment) -> SqsSourc
     SqsSource::new(move || sqs_config(&config, &environment).map_err(|error| error.to_string()))
 }
 
+/// A region of AWS.
+fn region(text: &str) -> Result<String, String> {
+    let is_allowed = |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || sign == '-';
+    if text.is_empty() || text.len() > 63 || !text.chars().all(is_allowed) {
+        return Err(format!("`{text}` is not the name of a region, such as eu-central-1"));
+    }
+    Ok(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Flags;
+    use crate::config::of_toml;
 
     fn of(toml: &str) -> Result<SqsConfig, String> {
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::write(directory.path().join("walpost.toml"), toml).expect("it can be written");
-        let environment = Environment::new([], directory.path());
-        let config = Config::load(&Flags::default(), &environment);
-        let config = config.map_err(|error| error.to_string())?;
-        sqs_config(&config, &environment).map_err(|error| error.to_string())
+        let config = of_toml(toml).map_err(|error| error.to_string())?;
+        sqs_config(&config, &Environment::default()).map_err(|error| error.to_string())
     }
 
     #[test]
