@@ -1,22 +1,31 @@
-//! Kills, freezes and lost sessions that several destinations are tested with. What has to hold
-//! afterwards is up to each: see its [`Promise`].
+//! Kills, freezes and lost sessions, with each destination. What has to hold afterwards is up to each: see
+//! its [`Promise`].
 
+use walpost_bed::SinkFixture;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, moment, stop};
 use walpost_bed::writer::Writer;
-use walpost_bed::{SinkFixture, Walpost};
 
-use crate::promise::Promise;
+use crate::promise::{Destination, assert_rows, cases};
+
+cases! {
+    killed_walpost(new): [redis nats rabbitmq http sqs];
+    crash_points(new): [redis nats rabbitmq http sqs];
+    lost_sessions(new): [redis nats rabbitmq http sqs];
+    standby_takes_over(new): [redis nats rabbitmq http sqs];
+    clean_stops(new): [redis nats rabbitmq http sqs];
+    killed_server(alone): [redis nats rabbitmq http sqs];
+    both_killed(alone): [redis nats http];
+    // The others cannot tell it from the instance that has the slot.
+    thawed_walpost(new): [redis nats];
+}
 
 /// Transactions that are committed per second.
 const LOAD: u32 = 300;
 
 const END_SESSION: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
 
-/// walpost is killed at random moments; `meanwhile` is called while it is away.
-pub async fn killed_walpost(
-    fixture: &impl Promise,
-    mut meanwhile: impl AsyncFnMut(&mut fastrand::Rng),
-) {
+/// walpost is killed at random moments.
+pub async fn killed_walpost(fixture: &impl Destination) {
     let mut random = fastrand::Rng::with_seed(7);
     let writer = Writer::start(&fixture.inner.postgres, LOAD);
     for _ in 0..8 {
@@ -24,7 +33,7 @@ pub async fn killed_walpost(
         writer.commits(20).await;
         moment(&mut random).await;
         walpost.kill9().await;
-        meanwhile(&mut random).await;
+        fixture.meanwhile(&mut random).await;
     }
     let walpost = fixture.run().await;
     fixture.assert_kept_after(writer).await;
@@ -32,8 +41,9 @@ pub async fn killed_walpost(
 }
 
 /// walpost dies before a record is sent, after it is acknowledged, and before the position is
-/// confirmed: at the records with these numbers of so many rows, with so many keys.
-pub async fn crash_points(fixture: &impl Promise, counts: &[u32], rows: u32, keys: u32) {
+/// confirmed.
+async fn crash_points<D: Destination>(fixture: &D) {
+    let (counts, rows, keys) = D::CRASHES;
     for point in ["produced", "acknowledged", "received"] {
         for count in counts {
             fixture.insert(rows, keys).await;
@@ -50,7 +60,7 @@ pub async fn crash_points(fixture: &impl Promise, counts: &[u32], rows: u32, key
 }
 
 /// The session with PostgreSQL is lost, and what was read of a transaction is read again.
-pub async fn lost_sessions(fixture: &impl Promise) {
+async fn lost_sessions(fixture: &impl Destination) {
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.inner.postgres, LOAD);
     for _ in 0..5 {
@@ -63,52 +73,42 @@ pub async fn lost_sessions(fixture: &impl Promise) {
 }
 
 /// walpost and the server are killed at once.
-pub async fn both_killed(
-    fixture: &impl Promise,
-    kill: impl AsyncFn(),
-    start_again: impl AsyncFn(),
-) {
+async fn both_killed(fixture: &impl Destination) {
     let mut random = fastrand::Rng::with_seed(13);
     let writer = Writer::start(&fixture.inner.postgres, LOAD);
     for _ in 0..4 {
         let walpost = fixture.run().await;
         writer.commits(20).await;
         moment(&mut random).await;
-        tokio::join!(walpost.kill9(), kill());
-        start_again().await;
+        tokio::join!(walpost.kill9(), fixture.kill());
+        fixture.start_again().await;
     }
     let walpost = fixture.run().await;
     fixture.assert_kept_after(writer).await;
     stop(walpost).await;
 }
 
-/// The server is killed so many times, and walpost keeps running. `load`: transactions per second.
-/// `start_again` may look at what walpost says of it.
-pub async fn killed_server(
-    fixture: &impl Promise,
-    (times, load): (u32, u32),
-    kill: impl AsyncFn(),
-    start_again: impl AsyncFn(&Walpost),
-) {
+/// The server is killed, and walpost keeps running.
+async fn killed_server<D: Destination>(fixture: &D) {
     let mut random = fastrand::Rng::with_seed(11);
     let walpost = fixture.run().await;
-    let writer = Writer::start(&fixture.inner.postgres, load);
-    for _ in 0..times {
+    let writer = Writer::start(&fixture.inner.postgres, D::LOAD);
+    for _ in 0..3 {
         writer.commits(30).await;
         moment(&mut random).await;
-        kill().await;
+        fixture.kill().await;
         writer.commits(10).await;
         moment(&mut random).await;
-        start_again(&walpost).await;
+        fixture.start_again().await;
     }
     writer.commits(30).await;
-    fixture.assert_kept_after(writer).await;
+    assert_rows(&fixture.judge_after(writer).await, D::ONCE_LATER);
     assert!(walpost.pid().is_some(), "it still runs: {:?}", walpost.stderr());
     stop(walpost).await;
 }
 
 /// A standby instance takes over from one that was killed.
-pub async fn standby_takes_over(fixture: &impl Promise) {
+async fn standby_takes_over(fixture: &impl Destination) {
     let active = fixture.run().await;
     let standby = fixture.command("run").start();
     let writer = Writer::start(&fixture.inner.postgres, LOAD);
@@ -132,7 +132,7 @@ pub async fn end_sessions(fixture: &SinkFixture) {
 }
 
 /// walpost is frozen, another one takes its slot, and the first continues.
-pub async fn thawed_walpost(fixture: &impl Promise) {
+async fn thawed_walpost(fixture: &impl Destination) {
     let frozen = fixture.run().await;
     let writer = Writer::start(&fixture.inner.postgres, LOAD);
     writer.commits(50).await;
@@ -149,11 +149,12 @@ pub async fn thawed_walpost(fixture: &impl Promise) {
 }
 
 /// A clean stop leaves nothing to be published again.
-pub async fn clean_stops(fixture: &impl Promise) {
+async fn clean_stops(fixture: &impl Destination) {
     for _ in 0..3 {
         let walpost = fixture.run().await;
         fixture.insert(200, 7).await;
         fixture.confirmed(LONG_TIMEOUT).await;
         stop(walpost).await;
     }
+    fixture.assert_exact().await;
 }

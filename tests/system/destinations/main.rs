@@ -10,6 +10,7 @@ mod kills;
 mod maxima;
 mod names;
 mod nats;
+mod outages;
 mod promise;
 mod rabbitmq;
 mod redis;

@@ -1,11 +1,36 @@
 //! What a destination promises of the rows of a database, and how tests assert it.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use walpost_bed::fixture::LONG_TIMEOUT;
 use walpost_bed::oracle::Verdict;
 use walpost_bed::writer::Writer;
-use walpost_bed::{Consumed, SinkFixture};
+use walpost_bed::{Consumed, Proxy, SinkFixture};
+
+/// A test of each case with each of these destinations; `make` makes its fixture.
+macro_rules! cases {
+    ($($(#[$attribute:ident])? $case:ident($make:ident): $kinds:tt;)*) => {
+        $(mod $case { $crate::promise::tests!($(#[$attribute])? $case $make $kinds); })*
+    };
+}
+pub(crate) use cases;
+
+macro_rules! tests {
+    ($case:ident $make:ident [$($kind:ident)*]) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $kind() {
+            super::$case(&mut $crate::$kind::Fixture::$make().await).await;
+        }
+    )*};
+    (#[long] $case:ident $make:ident [$($kind:ident)*]) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[ignore = "long: make long"]
+        async fn $kind() {
+            super::$case(&mut $crate::$kind::Fixture::$make().await).await;
+        }
+    )*};
+}
+pub(crate) use tests;
 
 /// A fixture that knows what its destination promises. Rows that were rolled back must not be there.
 pub trait Promise: Deref<Target = SinkFixture> {
@@ -53,10 +78,62 @@ pub trait Promise: Deref<Target = SinkFixture> {
     }
 
     fn assert_is_kept(&self, verdict: &Verdict) {
-        if Self::ONCE {
-            verdict.assert_exact();
-        } else {
-            verdict.assert_ok();
-        }
+        assert_rows(verdict, Self::ONCE);
+    }
+}
+
+/// All rows are there in order, and none twice if `is_once`.
+pub fn assert_rows(verdict: &Verdict, is_once: bool) {
+    if is_once {
+        verdict.assert_exact();
+    } else {
+        verdict.assert_ok();
+    }
+}
+
+/// A destination with which the cases for all are tried.
+pub trait Destination: Promise + DerefMut {
+    /// Whether it has each row once after an outage.
+    const ONCE_AFTER_OUTAGE: bool = true;
+
+    /// The same after a kill of its server, or minutes later.
+    const ONCE_LATER: bool = Self::ONCE;
+
+    /// Rows of a transaction that is more than may be in flight, and their keys.
+    const BACKLOG: (u32, u32) = (20_000, 50);
+
+    /// What the log calls it.
+    const NAME: &str;
+
+    /// Transactions a second that its server takes, however it is.
+    const LOAD: u32 = 300;
+
+    /// After which records a crash point ends walpost, of how many rows with how many keys.
+    const CRASHES: (&[u32], u32, u32) = (&[1, 40, 333], 500, 7);
+
+    /// The port of its server.
+    fn port(&self) -> u16;
+
+    /// The URL for walpost at this port.
+    fn url_at(&self, port: u16) -> String;
+
+    /// What the first line of the log says of it, at this port.
+    fn described(&self, port: u16) -> String;
+
+    /// Kills its server, which must not be shared.
+    async fn kill(&self);
+
+    async fn start_again(&self);
+
+    /// Happens while walpost is away.
+    async fn meanwhile(&self, random: &mut fastrand::Rng) {
+        let _ = random;
+    }
+
+    /// A proxy between walpost and the server from here on.
+    async fn proxied(&mut self) -> Proxy {
+        let proxy = Proxy::to(self.port()).await;
+        self.url = self.url_at(proxy.port());
+        proxy
     }
 }

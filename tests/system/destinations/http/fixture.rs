@@ -6,7 +6,7 @@ use walpost_bed::fixture::LONG_TIMEOUT;
 use walpost_bed::{Consumed, Major, Postgres, SinkFixture};
 
 use super::receiver::Receiver;
-use crate::promise::Promise;
+use crate::promise::{Destination, Promise};
 
 pub struct HttpFixture {
     pub receiver: Receiver,
@@ -33,6 +33,11 @@ impl HttpFixture {
         Self::with(Receiver::start()).await
     }
 
+    /// Its server is always its own.
+    pub async fn alone() -> Self {
+        Self::new().await
+    }
+
     pub async fn with(receiver: Receiver) -> Self {
         let postgres = Postgres::start(Major::V15).await;
         let url = format!("http://127.0.0.1:{}/events", receiver.port());
@@ -50,7 +55,6 @@ impl HttpFixture {
 
 impl Promise for HttpFixture {
     const ONCE: bool = false;
-
     async fn records(&self) -> Vec<Consumed> {
         self.receiver.records()
     }
@@ -60,5 +64,36 @@ impl Promise for HttpFixture {
         self.confirmed(LONG_TIMEOUT).await;
         self.judge().await.assert_exact();
         self.receiver.assert_one_at_a_time();
+    }
+}
+
+impl Destination for HttpFixture {
+    const NAME: &str = "the HTTP endpoint";
+
+    fn port(&self) -> u16 {
+        self.receiver.port()
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        format!("http://127.0.0.1:{port}/events")
+    }
+
+    fn described(&self, port: u16) -> String {
+        format!("127.0.0.1:{port}")
+    }
+
+    async fn kill(&self) {
+        self.receiver.stop().await;
+    }
+
+    async fn start_again(&self) {
+        self.receiver.start_again();
+    }
+
+    async fn meanwhile(&self, random: &mut fastrand::Rng) {
+        if random.bool() {
+            self.kill().await;
+            self.start_again().await;
+        }
     }
 }

@@ -4,9 +4,10 @@ mod blame;
 mod configuration;
 mod consumer;
 pub mod fixture;
-mod kills;
 mod outages;
 mod poison;
 mod receiver;
 mod requests;
 mod security;
+
+pub use fixture::HttpFixture as Fixture;

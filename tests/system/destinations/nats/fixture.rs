@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use walpost_bed::{Consumed, Major, Nats, NatsBuilder, Postgres, SinkFixture};
 
-use crate::promise::Promise;
+use crate::promise::{Destination, Promise};
 
 /// The configured stream.
 pub const STREAM: &str = "orders";
@@ -41,6 +41,11 @@ impl NatsFixture {
         Self::with(Nats::builder()).await
     }
 
+    /// Its server is always its own.
+    pub async fn alone() -> Self {
+        Self::new().await
+    }
+
     pub async fn with(nats: NatsBuilder) -> Self {
         let fixture = Self::bare(nats.start().await).await;
         fixture.nats.add_stream(STREAM, SUBJECTS, &serde_json::json!({})).await;
@@ -69,8 +74,31 @@ impl NatsFixture {
 
 impl Promise for NatsFixture {
     const ONCE: bool = true;
-
     async fn records(&self) -> Vec<Consumed> {
         self.nats.records(STREAM).await
+    }
+}
+
+impl Destination for NatsFixture {
+    const NAME: &str = "NATS";
+
+    fn port(&self) -> u16 {
+        self.nats.port()
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        format!("nats://127.0.0.1:{port}")
+    }
+
+    fn described(&self, _: u16) -> String {
+        format!("\"stream\":\"{STREAM}\"")
+    }
+
+    async fn kill(&self) {
+        self.nats.kill9().await;
+    }
+
+    async fn start_again(&self) {
+        self.nats.start_again().await;
     }
 }

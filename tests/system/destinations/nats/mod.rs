@@ -5,9 +5,10 @@ mod configuration;
 mod consumer;
 mod durability;
 pub mod fixture;
-mod kills;
 mod messages;
 mod outages;
 mod ownership;
 mod poison;
 mod security;
+
+pub use fixture::NatsFixture as Fixture;

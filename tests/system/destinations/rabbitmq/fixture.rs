@@ -10,7 +10,7 @@ use walpost_bed::{
     CertificateAuthority, Consumed, Major, Postgres, RabbitMq, RabbitQueues, SinkFixture,
 };
 
-use crate::promise::Promise;
+use crate::promise::{Destination, Promise};
 
 /// What the page lists for a user of walpost's own: the exchange, and the default one for dead
 /// letters.
@@ -131,9 +131,34 @@ impl RabbitFixture {
 
 impl Promise for RabbitFixture {
     const ONCE: bool = false;
-
     /// By now, in the order of each queue.
     async fn records(&self) -> Vec<Consumed> {
         self.queues.records().await
+    }
+}
+
+impl Destination for RabbitFixture {
+    const NAME: &str = "RabbitMQ";
+    const ONCE_AFTER_OUTAGE: bool = false;
+    const CRASHES: (&[u32], u32, u32) = (&[1, 333], 500, 7);
+
+    fn port(&self) -> u16 {
+        self.rabbit.port()
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        format!("amqp://127.0.0.1:{port}")
+    }
+
+    fn described(&self, port: u16) -> String {
+        format!("127.0.0.1:{port}")
+    }
+
+    async fn kill(&self) {
+        self.rabbit.kill9().await;
+    }
+
+    async fn start_again(&self) {
+        self.rabbit.start_again().await;
     }
 }

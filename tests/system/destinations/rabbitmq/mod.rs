@@ -4,8 +4,9 @@ mod blame;
 mod configuration;
 mod consumer;
 pub mod fixture;
-mod kills;
 mod messages;
 mod outages;
 mod poison;
 mod security;
+
+pub use fixture::RabbitFixture as Fixture;

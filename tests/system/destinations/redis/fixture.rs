@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use walpost_bed::{Consumed, Major, Postgres, Redis, RedisBuilder, SinkFixture};
 
-use crate::promise::Promise;
+use crate::promise::{Destination, Promise};
 
 /// The configured stream.
 pub const STREAM: &str = "orders";
@@ -32,6 +32,11 @@ impl RedisFixture {
     /// After `walpost init --apply` and `walpost adopt --apply`.
     pub async fn new() -> Self {
         Self::with(Redis::builder()).await
+    }
+
+    /// Its server is always its own.
+    pub async fn alone() -> Self {
+        Self::new().await
     }
 
     pub async fn with(redis: RedisBuilder) -> Self {
@@ -63,8 +68,31 @@ impl RedisFixture {
 
 impl Promise for RedisFixture {
     const ONCE: bool = true;
-
     async fn records(&self) -> Vec<Consumed> {
         self.redis.records(STREAM).await
+    }
+}
+
+impl Destination for RedisFixture {
+    const NAME: &str = "Redis";
+
+    fn port(&self) -> u16 {
+        self.redis.port()
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}")
+    }
+
+    fn described(&self, _: u16) -> String {
+        format!("\"stream\":\"{STREAM}\"")
+    }
+
+    async fn kill(&self) {
+        self.redis.kill9().await;
+    }
+
+    async fn start_again(&self) {
+        self.redis.start_again().await;
     }
 }

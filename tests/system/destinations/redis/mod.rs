@@ -5,8 +5,9 @@ mod consumer;
 mod durability;
 mod entries;
 pub mod fixture;
-mod kills;
 mod outages;
 mod ownership;
 mod poison;
 mod security;
+
+pub use fixture::RedisFixture as Fixture;

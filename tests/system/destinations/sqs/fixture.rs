@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 use walpost_bed::{Consumed, ElasticMq, Major, Postgres, SinkFixture};
 
 use super::front::Front;
-use crate::promise::Promise;
+use crate::promise::{Destination, Promise};
 
 /// Any credentials will do for ElasticMQ; nothing else is asked for some.
 pub const VARIABLES: &[(&str, &str)] = &[
@@ -56,6 +56,11 @@ impl SqsFixture {
         Self::with(shared().await).await
     }
 
+    /// On a server of its own, which keeps what it has accepted.
+    pub async fn alone() -> Self {
+        Self::with(Arc::new(ElasticMq::durable().await)).await
+    }
+
     pub async fn with(elasticmq: Arc<ElasticMq>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -87,8 +92,37 @@ impl SqsFixture {
 
 impl Promise for SqsFixture {
     const ONCE: bool = true;
-
     async fn records(&self) -> Vec<Consumed> {
         self.elasticmq.records(&self.queue).await
+    }
+}
+
+impl Destination for SqsFixture {
+    const NAME: &str = "Amazon SQS";
+    // It may have forgotten what it was sent.
+    const ONCE_LATER: bool = false;
+    const BACKLOG: (u32, u32) = (2000, 500);
+    // Its server syncs each message.
+    const LOAD: u32 = 30;
+    const CRASHES: (&[u32], u32, u32) = (&[1, 40, 233], 300, 17);
+
+    fn port(&self) -> u16 {
+        self.elasticmq.port()
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        ElasticMq::queue_url_at(port, &self.queue)
+    }
+
+    fn described(&self, port: u16) -> String {
+        self.url_at(port)
+    }
+
+    async fn kill(&self) {
+        self.elasticmq.kill9().await;
+    }
+
+    async fn start_again(&self) {
+        self.elasticmq.start_again().await;
     }
 }

@@ -5,9 +5,10 @@ mod configuration;
 mod consumer;
 pub mod fixture;
 mod front;
-mod kills;
 mod messages;
 mod order;
 mod outages;
 mod poison;
 mod security;
+
+pub use fixture::SqsFixture as Fixture;

@@ -9,6 +9,7 @@ use walpost_bed::writer::Writer;
 
 use super::fixture::SqsFixture;
 use super::front::{Deed, Front};
+use crate::kills;
 use crate::promise::Promise;
 
 const RECOVERED: &str = "delivering to Amazon SQS again";
@@ -109,4 +110,13 @@ async fn failing_key_delays_no_other_one() {
     front.does(|_| Deed::Pass);
     fixture.assert_exact().await;
     stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_walpost_repeats_nothing_within_the_window() {
+    let (fixture, front) = SqsFixture::behind_front().await;
+    kills::killed_walpost(&fixture).await;
+    let sent: usize = front.batches().iter().map(|batch| batch.entries().len()).sum();
+    let stored = fixture.records().await.len();
+    assert!(sent > stored, "{sent} were sent and {stored} are there: none came twice");
 }

@@ -1,0 +1,127 @@
+//! A server that is away, frozen, or whose connections are cut, with each destination: walpost keeps its
+//! session, its position and its memory, and publishes everything in order afterwards.
+
+use std::time::Duration;
+
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Endpoints, eventually, long_outage};
+
+use crate::promise::{Destination, assert_rows, cases};
+
+cases! {
+    outage_keeps_session_position_and_memory(new): [redis nats rabbitmq http sqs];
+    #[long]
+    outage_of_ten_minutes_under_load(new): [redis nats rabbitmq http sqs];
+    frozen_server_is_used_again(new): [redis nats rabbitmq http sqs];
+    cut_connections(new): [redis nats rabbitmq http sqs];
+    server_that_is_away_at_the_start_is_waited_for(new): [redis nats rabbitmq http sqs];
+}
+
+/// What memory may grow by once the budget is spent, in bytes.
+const GROWTH: u64 = 16 * 1024 * 1024;
+
+/// Transactions a second.
+const LOAD: u32 = 100;
+
+async fn outage_keeps_session_position_and_memory<D: Destination>(fixture: &mut D) {
+    let proxy = fixture.proxied().await;
+    let (postgres, (rows, keys)) = (&fixture.inner.postgres, D::BACKLOG);
+    postgres.execute("ALTER SYSTEM SET wal_sender_timeout = '3s'").await;
+    postgres.execute("SELECT pg_reload_conf()").await;
+    let walpost = fixture.command("run").args(["--in-flight-bytes", "256KiB"]).start();
+    fixture.insert(100, 5).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    proxy.refuse();
+    proxy.cut();
+    let unconfirmed = postgres.commit(&insert(rows, keys)).await;
+    // Whether the connection was idle when it was lost, or not.
+    let cannot = format!("cannot deliver to {}", D::NAME);
+    eventually(SHORT_TIMEOUT, "the outage is logged", async || {
+        walpost.said(&cannot) || walpost.said("delivery failed; replaying")
+    })
+    .await;
+    let before = walpost.rss_bytes().expect("it runs");
+    // Several times what PostgreSQL waits for a client that does not answer.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let walsender = fixture.inner.walsender().await;
+    fixture.insert(rows, keys).await;
+    let after = walpost.rss_bytes().expect("it runs");
+    assert!(after < before + GROWTH, "{before} {after}");
+    fixture.inner.assert_unconfirmed(&unconfirmed).await;
+    assert!(walsender.is_some() && fixture.inner.walsender().await == walsender, "it has the slot");
+    proxy.restore();
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert_rows(&fixture.judge().await, D::ONCE_AFTER_OUTAGE);
+    walpost.await_line(&format!("delivering to {} again", D::NAME), SHORT_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+async fn outage_of_ten_minutes_under_load<D: Destination>(fixture: &mut D) {
+    let proxy = fixture.proxied().await;
+    let begin = async || {
+        proxy.refuse();
+        proxy.cut();
+    };
+    let load = LOAD.min(D::LOAD);
+    let outage = long_outage(fixture, load, begin, async || proxy.restore()).await;
+    assert_rows(&fixture.judge_with(&outage.rolled_back).await, D::ONCE_LATER);
+}
+
+async fn frozen_server_is_used_again<D: Destination>(fixture: &mut D) {
+    let proxy = fixture.proxied().await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.inner.postgres, LOAD);
+    writer.commits(50).await;
+    proxy.blackhole();
+    // Longer than a connection without answers is kept.
+    let cannot = format!("cannot deliver to {}", D::NAME);
+    eventually(LONG_TIMEOUT, "it is noticed", async || {
+        walpost.said(&cannot) || walpost.said("delivery failed; replaying")
+    })
+    .await;
+    proxy.restore();
+    writer.commits(50).await;
+    fixture.assert_kept_after(writer).await;
+    stop(walpost).await;
+}
+
+async fn cut_connections(fixture: &mut impl Destination) {
+    let proxy = fixture.proxied().await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.inner.postgres, 300);
+    for _ in 0..10 {
+        writer.commits(30).await;
+        proxy.cut();
+        proxy.restore();
+    }
+    writer.commits(20).await;
+    fixture.assert_kept_after(writer).await;
+    stop(walpost).await;
+}
+
+async fn server_that_is_away_at_the_start_is_waited_for<D: Destination>(fixture: &mut D) {
+    let proxy = fixture.proxied().await;
+    proxy.refuse();
+    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
+    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
+    assert!(line.contains(&fixture.described(proxy.port())), "{line}");
+    let endpoints = Endpoints::of(&walpost).await;
+    let name = D::NAME.trim_start_matches("the ");
+    eventually(SHORT_TIMEOUT, "it is not ready", async || {
+        let (ready, text) = endpoints.readiness().await;
+        !ready && text.contains(name)
+    })
+    .await;
+    proxy.restore();
+    eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
+    fixture.insert(10, 3).await;
+    fixture.assert_exact().await;
+    let status = endpoints.status().await;
+    assert!(status["sink"].as_str().is_some_and(|sink| sink.contains(name)), "{status}");
+    assert_eq!(status["sink_connected"], true);
+    let metrics = endpoints.metrics().await;
+    let published = r#"walpost_events_published_total{database="postgres",slot="walpost",topic="outbox.event.order"} 10"#;
+    assert!(metrics.contains(published), "{metrics}");
+    stop(walpost).await;
+}
