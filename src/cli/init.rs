@@ -114,10 +114,6 @@ async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_stat
             complain(&reason);
             Exit::Failure
         }
-        Err(NoPosition::OfEarlierSlot(text)) => {
-            complain(&text);
-            Exit::Slot
-        }
         Err(NoPosition::Failed(error)) => {
             let exit = adopt::failed(error);
             complain(
@@ -133,8 +129,6 @@ async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_stat
 enum NoPosition {
     /// It may not be the one to begin at, for this reason.
     Refused(String),
-    /// There is one, from which `run` does not continue with this slot.
-    OfEarlierSlot(String),
     /// It could not be read or written.
     Failed(AdoptError),
 }
@@ -196,13 +190,11 @@ async fn write_position(
             "{place}: left as it is: rows that the slot does not send are not all published yet: run the \
              command again that publishes them\n"
         )),
-        Some((acked, false)) if is_created || acked < slot => {
-            Err(NoPosition::OfEarlierSlot(format!(
-                "{place}: left as it is, {acked}, the position of an earlier slot of this name; this one \
-                 begins at {slot}, and events between the two may be in neither: `walpost run` does not \
-                 start and says what to do"
-            )))
-        }
+        Some((acked, false)) if is_created || acked < slot => Ok(format!(
+            "{place}: left as it is, {acked}, the position of an earlier slot of this name; this one \
+             begins at {slot}, and events between the two may be in neither: `walpost run` exits with \
+             code 3, and says what to do\n"
+        )),
         Some((acked, false)) => Ok(format!("{place}: already there, {acked}\n")),
     }
 }

@@ -364,8 +364,7 @@ async fn stopped_unseen(report: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let walpost = slow_in_batches(&fixture);
-    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 500)
-        .await;
+    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
     freeze(&kafka, &fixture).await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     walpost.terminate();
@@ -474,8 +473,7 @@ async fn dropped_and_away(report: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let walpost = slow_in_batches(&fixture);
-    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 500)
-        .await;
+    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
     freeze(&kafka, &fixture).await;
     fixture.postgres.execute(&at_rest(DROP)).await;
     // Longer than an idle feed holds the slot.

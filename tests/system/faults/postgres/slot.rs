@@ -213,11 +213,14 @@ async fn advanced(report: CaseReport) {
     elsewhere(report, advance).await;
 }
 
-/// Runs this on the slot while walpost does not advance it.
+/// Runs this on the slot while walpost does not advance it, which is between two batches of a catch-up
+/// read: fails if walpost streams, and holds the slot.
 pub(super) fn at_rest(what: &str) -> String {
     format!(
         "DO $$ BEGIN LOOP BEGIN PERFORM {what}; EXIT;
-           EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.001); END; END LOOP; END $$"
+           EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.001);
+             IF clock_timestamp() > now() + interval '1 minute' THEN RAISE; END IF;
+           END; END LOOP; END $$"
     )
 }
 
@@ -281,7 +284,7 @@ pub(super) fn many_transactions(count: u32) -> String {
 
 /// One that reads any backlog in batches, and has room for a few records at a time.
 pub(super) fn slow_in_batches(fixture: &Fixture) -> Walpost {
-    let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
+    let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=30"];
     fixture.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
 }
 
