@@ -40,6 +40,15 @@ mod tests {
 
     #[cfg(feature = "nats")]
     #[test]
+    fn headers_that_the_destination_cannot_have_are_errors() {
+        let toml = "sink.kind = 'nats'\nrecord.place = ['status:header']\n";
+        let error = core_of(toml).expect_err("refused");
+        assert!(error.contains("`record.place`") && error.contains("nats"), "{error}");
+        assert_eq!(core_of("record.place = ['status:header']\n"), Ok(()), "with Kafka");
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
     fn headers_of_a_debezium_profile_are_checked_too() {
         let toml = "sink.kind = 'nats'\nrecord.profile = 'debezium'\n[debezium]\n\
                     table.fields.additional.placement = 'state:header:Status'\n";

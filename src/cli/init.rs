@@ -166,7 +166,7 @@ async fn write_position(
         Err(_) => {
             let to = destination::of(config).description(config);
             let at = to.bootstrap_servers.map(|at| format!(" at {at}")).unwrap_or_default();
-            say(&format!("{place}{at}: not written yet; waiting"));
+            say(&format!("waiting for the slot to be free, and for {place}{at}"));
             reading.await?
         }
     };

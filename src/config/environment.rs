@@ -21,10 +21,8 @@ const FILE_SUFFIX: &str = "_FILE";
 
 /// The variables of the process that can have secrets of walpost: no program that it starts gets them.
 pub(crate) fn secret_variables() -> impl Iterator<Item = OsString> {
-    let shared = Setting::FIRST.iter().chain(Setting::KAFKA).chain(Setting::LAST);
-    let shared = shared.filter(|setting| setting.is_secret());
-    let shared: Vec<_> =
-        shared.filter_map(|setting| setting.ambient()).chain(["PGPASSWORD"]).collect();
+    let shared = Setting::all().filter(|setting| setting.is_secret());
+    let shared: Vec<_> = shared.filter_map(Setting::ambient).chain(["PGPASSWORD"]).collect();
     std::env::vars_os().map(|(name, _)| name).filter(move |name| {
         let is_own = name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
         is_own || shared.iter().any(|shared| name == shared)
@@ -160,7 +158,8 @@ impl Environment {
                 .clone()
                 .any(|known| known == name || (known == setting && known != CONFIG_VARIABLE));
             if !is_known && !is_service_link(name) {
-                let key = setting[PREFIX.len()..].to_lowercase().replacen('_', ".", 1);
+                let table = name[PREFIX.len()..].split('_').next().unwrap_or_default();
+                let key = table.to_lowercase();
                 if let Some(reason) = schema.not_built(&key) {
                     let origin = Origin::Variable(name.clone());
                     return Err(ConfigError::Invalid { origin, key, reason });
@@ -248,6 +247,10 @@ mod tests {
             let error = Environment::new([(wrong, "x")], Path::new("")).own(&SCHEMA).err().unwrap();
             let text = error.to_string();
             assert!(text.contains(wrong) && text.contains(&format!("`{meant}`")), "{text}");
+        }
+        for odd in ["WALPOST_", "WALPOST_FILE", "WALPOST__FILE"] {
+            let error = Environment::new([(odd, "x")], Path::new("")).own(&SCHEMA).err().unwrap();
+            assert!(matches!(error, ConfigError::UnknownVariable { .. }), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The settings that are not of one destination other than Kafka.
+//! The settings of walpost itself, and of Kafka.
 
 use super::setting::Kind::{
     Boolean, Bytes, Conninfo, Duration, List, Number, Properties, Tables, Text,

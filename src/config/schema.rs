@@ -48,7 +48,11 @@ impl Schema {
     pub(super) fn not_built(&self, name: &str) -> Option<String> {
         let table = name.split('.').next();
         let is_known = |kind: &&&str| table == Some(**kind);
-        self.kinds.iter().find(is_known).filter(|kind| !self.has(kind)).map(|kind| lacks(kind))
+        self.kinds
+            .iter()
+            .find(is_known)
+            .filter(|kind| !self.has(kind))
+            .map(|kind| lacks(kind) + ", or remove it")
     }
 
     fn has(&self, kind: &str) -> bool {

@@ -96,7 +96,8 @@ impl Row {
         Self { is_secret: true, is_hidden: true, ..self }
     }
 
-    /// What tells why a given value, or the default, is invalid.
+    /// What tells why a text is invalid, for a setting of a destination: it is asked while the
+    /// configuration is read. Other settings are parsed then.
     pub(crate) const fn valid_if(self, check: fn(&str) -> Result<(), String>) -> Self {
         Self { check, ..self }
     }
@@ -109,7 +110,7 @@ macro_rules! declare_settings {
         impl $crate::config::Setting {
             $(pub const $name: Self = {
                 const ROW: &$crate::config::Row = &$row;
-                Self::new(stringify!($name), ROW)
+                Self::new(ROW)
             };)*
             $(#[$doc])*
             pub(crate) const $list: &[Self] = &[$(Self::$name),*];
@@ -118,7 +119,7 @@ macro_rules! declare_settings {
     ($list:ident: $($name:ident = $row:expr;)*) => {
         $(const $name: $crate::config::Setting = {
             const ROW: &$crate::config::Row = &$row;
-            $crate::config::Setting::new(stringify!($name), ROW)
+            $crate::config::Setting::new(ROW)
         };)*
         const $list: &[$crate::config::Setting] = &[$($name),*];
     };
@@ -127,20 +128,16 @@ pub(crate) use declare_settings;
 
 /// A configuration setting.
 #[derive(Clone, Copy)]
-pub struct Setting {
-    name: &'static str,
-    row: &'static Row,
-}
+pub struct Setting(&'static Row);
 
 impl Setting {
-    /// A setting whose constant has this name.
-    pub(crate) const fn new(name: &'static str, row: &'static Row) -> Self {
-        Self { name, row }
+    pub(crate) const fn new(row: &'static Row) -> Self {
+        Self(row)
     }
 
     /// The key in the file, dotted: `source.slot`.
     pub const fn key(self) -> &'static str {
-        self.row.key
+        self.0.key
     }
 
     /// The table of the file that it is in: `source`.
@@ -150,38 +147,38 @@ impl Setting {
 
     /// The flag, with its dashes.
     pub fn flag(self) -> Option<&'static str> {
-        self.row.flag.map(|(flag, _)| flag)
+        self.0.flag.map(|(flag, _)| flag)
     }
 
     /// The name of the flag's value in `--help`.
     pub fn value_name(self) -> Option<&'static str> {
-        self.row.flag.map(|(_, value)| value)
+        self.0.flag.map(|(_, value)| value)
     }
 
     /// The environment variable of its own, named after the key.
     pub fn variable(self) -> Option<String> {
         let name = || format!("WALPOST_{}", self.key().replace('.', "_").to_uppercase());
-        self.row.has_variable.then(name)
+        self.0.has_variable.then(name)
     }
 
     /// The standard variable, used if nothing else sets the value.
     pub const fn ambient(self) -> Option<&'static str> {
-        self.row.ambient
+        self.0.ambient
     }
 
     /// The default, written as in a variable.
     pub const fn default(self) -> Option<&'static str> {
-        self.row.default
+        self.0.default
     }
 
     /// Its description for `--help`.
     pub const fn help(self) -> &'static str {
-        self.row.help
+        self.0.help
     }
 
     /// Additional text for the reference page; may be empty.
     pub const fn details(self) -> &'static str {
-        self.row.details
+        self.0.details
     }
 
     /// Whether its flag can be repeated.
@@ -190,20 +187,20 @@ impl Setting {
     }
 
     pub(crate) const fn kind(self) -> Kind {
-        self.row.kind
+        self.0.kind
     }
 
     pub(crate) const fn is_secret(self) -> bool {
-        self.row.is_secret
+        self.0.is_secret
     }
 
     pub(crate) const fn is_hidden(self) -> bool {
-        self.row.is_hidden
+        self.0.is_hidden
     }
 
     /// Why the value is invalid, as far as it was declared.
     pub(super) fn check(self, value: &str) -> Result<(), String> {
-        (self.row.check)(value)
+        (self.0.check)(value)
     }
 }
 
@@ -228,10 +225,10 @@ impl PartialOrd for Setting {
     }
 }
 
-/// The name of its constant.
+/// Its key.
 impl fmt::Debug for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
+        f.write_str(self.key())
     }
 }
 

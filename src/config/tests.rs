@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use regex::Regex;
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
@@ -61,19 +62,32 @@ fn an_empty_configuration_has_the_documented_defaults() {
 
 #[test]
 fn every_setting_becomes_a_value() {
-    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
-    for setting in Setting::all() {
-        let name = format!("{setting:?}");
-        let general = [Setting::FIRST, Setting::KAFKA, Setting::LAST];
-        let (code, name) = if general.iter().any(|list| list.contains(&setting)) {
-            (include_str!("load.rs").to_owned(), format!("Setting::{name}"))
-        } else {
-            let path = format!("src/destination/{}/settings.rs", setting.table());
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-            (fs::read_to_string(path).unwrap().replace(&format!("{name} = row("), ""), name)
-        };
-        assert!(code.split(&name).skip(1).any(ends), "{} is read by nothing", setting.key());
+    let declared = |code: &str| {
+        let rows = Regex::new(r#"(?s)\b([A-Z][A-Z_]+) = row\(\s*"([a-z_.]+)".*?;\n"#).unwrap();
+        let names: Vec<_> =
+            rows.captures_iter(code).map(|row| row.extract().1.map(str::to_owned)).collect();
+        (names, rows.replace_all(code, "").into_owned())
+    };
+    let (general, _) = declared(include_str!("general.rs"));
+    let load = include_str!("load.rs").to_owned();
+    let mut all = vec![(general, "Setting::", load)];
+    for (table, _) in Setting::tables() {
+        let path = format!("src/destination/{table}/settings.rs");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let Ok(code) = fs::read_to_string(path) else { continue };
+        let (code, _tests) = code.split_once("#[cfg(test)]").expect("tests");
+        let (names, rest) = declared(code);
+        all.push((names, r"\b", rest));
     }
+    let mut count = 0;
+    for (names, prefix, code) in all {
+        for [name, key] in names {
+            let read = Regex::new(&format!(r"{prefix}{name}\b")).unwrap();
+            assert!(read.is_match(&code), "{key} is read by nothing");
+            count += 1;
+        }
+    }
+    assert_eq!(count, Setting::all().count());
 }
 
 #[test]

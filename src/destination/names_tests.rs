@@ -60,8 +60,8 @@ pub(super) struct Sample {
     pub(super) called: fn(&str) -> String,
     /// Names that mean something there, in lower case.
     pub(super) forbidden: &'static [&'static str],
-    /// A value of `record.place` that is refused, and one that is not.
-    pub(super) places: [&'static str; 2],
+    /// Values of `record.place` that are refused, each with one that is not.
+    pub(super) places: &'static [[&'static str; 2]],
 }
 
 pub(super) fn as_it_is(name: &str) -> String {
@@ -250,14 +250,16 @@ fn check_record(row: &Row, record: &Record<'_>, (at, sample): (&str, &Sample)) -
 fn headers_that_the_destination_cannot_have_are_errors() {
     for (destination, sample) in SAMPLES {
         let kind = destination.kind();
-        let [refused, accepted] = sample.places.map(|place| {
-            let toml = format!("sink.kind = '{kind}'\nrecord.place = ['{place}']\n");
-            let profile = profile(&of_toml(&toml).expect("it is read")).expect("a profile");
-            profile.check_names(&destination.names(), kind)
-        });
-        let error = refused.expect_err(kind).to_string();
-        assert!(error.contains(kind), "{error}");
-        assert!(accepted.is_ok(), "{kind}");
+        for [refused, accepted] in sample.places {
+            let conflict = |place: &str| {
+                let toml = format!("sink.kind = '{kind}'\nrecord.place = ['{place}']\n");
+                let profile = profile(&of_toml(&toml).expect("it is read")).expect("a profile");
+                profile.check_names(&destination.names(), kind)
+            };
+            let error = conflict(refused).expect_err(kind).to_string();
+            assert!(error.contains(kind), "{error}");
+            assert!(conflict(accepted).is_ok(), "{kind}: {accepted}");
+        }
     }
 }
 

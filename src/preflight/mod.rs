@@ -18,8 +18,11 @@ use crate::destination::{self, Check};
 use crate::findings::{Finding, Findings};
 use crate::source::{self, SourceConfig};
 
-/// Creates what is missing. It works as a role that may do so, which walpost's own need not be.
-const INIT: &str = "walpost init --apply  # as a role that may create it";
+/// Creates what is missing.
+const INIT: &str = "walpost init --apply";
+
+/// walpost's own role need not be one.
+const AS_OWNER: &str = "`init` needs a role that may create it";
 
 /// What there is in place of a name that is not: one of them may be meant. `query` selects up to six.
 async fn others(client: &Client, query: &str) -> String {

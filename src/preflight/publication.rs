@@ -5,7 +5,7 @@ use std::sync::Arc;
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, Row};
 
-use super::{INIT, others};
+use super::{AS_OWNER, INIT, others};
 use crate::findings::{Finding, Findings};
 use crate::outbox::TableName;
 use crate::source::{self, Facts, PartKind, SourceConfig, SqlClient, UnsentPart};
@@ -46,13 +46,14 @@ const TABLE: &str = "
 const PUBLICATIONS: &str = "
     SELECT pg_catalog.quote_ident(pubname) FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 6";
 
-/// Tables that may be an outbox by their names.
+/// Tables that may be an outbox by their names, the likelier ones first.
 const TABLES: &str = "
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
-       AND c.relname::pg_catalog.text ~* 'outbox|event' AND n.nspname::pg_catalog.text !~ '^(pg_|information_schema)'
-     ORDER BY 1 LIMIT 6";
+       AND c.relname::pg_catalog.text ~* 'outbox|event'
+       AND n.nspname::pg_catalog.text !~ '^(pg_|information_schema)'
+     ORDER BY c.relname::pg_catalog.text !~* 'outbox', 1 LIMIT 6";
 
 /// The publication, quoted for SQL, and its properties.
 struct Publication {
@@ -134,10 +135,10 @@ pub(crate) async fn check(
                         others(client, TABLES).await
                     ),
                 )
-                .why(
+                .why(format!(
                     "applications write their events to this table; if it has another name, set \
-                     --table instead",
-                )
+                     --table instead; {AS_OWNER}"
+                ))
                 .command(INIT),
             ),
             Some(found_table) => {
@@ -164,13 +165,15 @@ pub(crate) async fn check(
     Some((found.is_some(), tables))
 }
 
-fn missing(source: &SourceConfig, facts: &Facts, others: &str) -> Finding {
+fn missing(source: &SourceConfig, facts: &Facts, hint: &str) -> Finding {
     let quoted = escape_identifier(&source.publication);
     let database = &facts.database;
-    let text = format!("publication {quoted} does not exist in database \"{database}\"{others}");
+    let text = format!("publication {quoted} does not exist in database \"{database}\"{hint}");
     let finding = Finding::error((SUBJECT, "publication_missing"), text);
     if facts.slot.is_none() {
-        return finding.why("the publication selects the rows that PostgreSQL sends").command(INIT);
+        return finding
+            .why(format!("the publication selects the rows that PostgreSQL sends; {AS_OWNER}"))
+            .command(INIT);
     }
     finding
         .why(

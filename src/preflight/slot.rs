@@ -42,7 +42,7 @@ pub(crate) async fn check(
         return on_standby(client, name, facts, service, findings).await;
     }
     let Some(slot) = &facts.slot else {
-        return findings.add(missing(name, publication, &others(client, OTHERS).await));
+        return findings.add(missing(name, publication, &others(client, OTHER_SLOTS).await));
     };
     if let Some(finding) =
         foreign(name, slot, facts).or_else(|| lost(name, slot)).or_else(|| two_phase(name, slot))
@@ -84,13 +84,13 @@ pub(crate) async fn check(
 }
 
 /// The database's other slots of pgoutput.
-const OTHERS: &str = "
+const OTHER_SLOTS: &str = "
     SELECT pg_catalog.quote_ident(slot_name) FROM pg_catalog.pg_replication_slots
      WHERE plugin = 'pgoutput' AND database = pg_catalog.current_database() AND NOT temporary
      ORDER BY 1 LIMIT 6";
 
-fn missing(name: &str, publication: bool, others: &str) -> Finding {
-    let text = format!("replication slot \"{name}\" does not exist{others}");
+fn missing(name: &str, publication: bool, hint: &str) -> Finding {
+    let text = format!("replication slot \"{name}\" does not exist{hint}");
     let finding = Finding::error((SUBJECT, "slot_missing"), text).why(
         "PostgreSQL retains WAL for walpost only through its slot; if this slot existed before, \
          events committed since it was dropped are in no slot",

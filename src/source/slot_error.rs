@@ -417,8 +417,8 @@ const LAYOUT_CHANGED: &str = "; or the publication, or which messages are read, 
 
 /// What to do where `recover` cannot tell what the destination has.
 const REPLAY_ROWS: &str = "`walpost adopt --apply` continues from the slot's position; after that, `walpost \
-     replay --since TIME --apply` publishes the rows again that were written since and are still in the \
-     table (without --apply it counts them): a time before the first that may be missing";
+     replay --since TIME --apply` publishes the rows again that were written since TIME and are still in \
+     the table; TIME lies before the first row that may be missing. Without --apply it only counts them";
 
 /// What to do about events that only the destination has.
 fn after_failover(store: Option<&str>) -> &'static str {

@@ -297,7 +297,10 @@ pub(super) mod tests {
             "ce-specversion",
             "id",
         ],
-        places: ["a:header:Host", "a:header:content-type"],
+        places: &[
+            ["a:header:Host", "a:header:X-Tenant"],
+            ["a:header:event-type", "a:header:content-type"],
+        ],
     };
 
     /// A record's request as a receiver reads it.

@@ -337,7 +337,7 @@ pub(super) mod tests {
             "walpost.topic",
             "walpost.tombstone",
         ],
-        places: ["status:header", "status:header:state"],
+        places: &[["status:header", "status:header:state"]],
     };
 
     /// A record's message as a client reads it.

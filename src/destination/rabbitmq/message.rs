@@ -379,7 +379,7 @@ pub(super) mod tests {
             "walpost.topic",
             "walpost.tombstone",
         ],
-        places: ["a:header:CC", "a:header:x-tenant"],
+        places: &[["a:header:CC", "a:header:x-tenant"]],
     };
 
     /// A record's message as a client reads it.

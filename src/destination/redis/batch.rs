@@ -124,7 +124,7 @@ pub(super) mod tests {
         read_back,
         called: names_tests::as_it_is,
         forbidden: &["walpost.position", "walpost.anything"],
-        places: ["a:header:Event_Type", "a:header:event-type"],
+        places: &[["a:header:Event_Type", "a:header:event-type"]],
     };
 
     /// A record's entry as a client reads it.

@@ -288,7 +288,7 @@ pub(super) mod tests {
             "walpost.body",
             "walpost.headers",
         ],
-        places: ["a:header:JMS_SQSMessageType", "a:header:AWS.x"],
+        places: &[["a:header:JMS_SQSMessageType", "a:header:AWS.x"]],
     };
 
     /// A record's message as a client reads it.

@@ -253,7 +253,6 @@ impl Fixture {
 
     /// Runs a command of the report.
     pub async fn shell(&self, command: &str) {
-        let (command, _comment) = command.split_once("  #").unwrap_or((command, ""));
         let words: Vec<&str> = command.split_whitespace().collect();
         match words.split_first() {
             Some((&"walpost", rest)) => self.walpost(rest).await,

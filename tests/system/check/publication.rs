@@ -129,8 +129,14 @@ async fn publication_on_postgresql_14_is_checked() {
 async fn missing_or_unsuitable_table_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.option("--table", "public.events");
+    fixture.option("--publication", "events");
     let report = fixture.check().await;
     assert_init(&report.finding("error", "table_missing")["fix"]);
+    for (code, names) in [("table_missing", "public.outbox"), ("publication_missing", "walpost")] {
+        let what = report.finding("error", code)["what"].as_str().expect("a text").to_owned();
+        assert!(what.ends_with(&format!("; this database has {names}")), "{what}");
+    }
+    fixture.option("--publication", "walpost");
     fixture.execute("CREATE VIEW events AS SELECT * FROM outbox").await;
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option("--table", "public.outbox");
     fixture.finding_with_advice("error", "table_kind", &["--table"], follow).await;

@@ -93,7 +93,7 @@ async fn killed_server<D: Destination>(fixture: &D) {
     let mut random = fastrand::Rng::with_seed(11);
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.inner.postgres, D::LOAD);
-    for _ in 0..3 {
+    for _ in 0..D::KILLS {
         writer.commits(30).await;
         moment(&mut random).await;
         fixture.kill().await;

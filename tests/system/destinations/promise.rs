@@ -108,6 +108,9 @@ pub trait Destination: Promise + DerefMut {
     /// Transactions a second that its server takes, however it is.
     const LOAD: u32 = 300;
 
+    /// How often its server is killed.
+    const KILLS: u32 = 5;
+
     /// After which records a crash point ends walpost, of how many rows with how many keys.
     const CRASHES: (&[u32], u32, u32) = (&[1, 40, 333], 500, 7);
 

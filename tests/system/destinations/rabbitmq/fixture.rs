@@ -140,6 +140,8 @@ impl Promise for RabbitFixture {
 impl Destination for RabbitFixture {
     const NAME: &str = "RabbitMQ";
     const ONCE_AFTER_OUTAGE: bool = false;
+    // It takes long to start.
+    const KILLS: u32 = 3;
     const CRASHES: (&[u32], u32, u32) = (&[1, 333], 500, 7);
 
     fn port(&self) -> u16 {

@@ -104,6 +104,8 @@ impl Destination for SqsFixture {
     const BACKLOG: (u32, u32) = (2000, 500);
     // Its server syncs each message.
     const LOAD: u32 = 30;
+    // It takes long to start.
+    const KILLS: u32 = 3;
     const CRASHES: (&[u32], u32, u32) = (&[1, 40, 233], 300, 17);
 
     fn port(&self) -> u16 {

@@ -365,6 +365,8 @@ async fn stopped_unseen(report: CaseReport) {
     fixture.postgres.execute(&many_transactions(600)).await;
     let walpost = slow_in_batches(&fixture);
     walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    let begun = async || !fixture.records().await.is_empty();
+    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
     freeze(&kafka, &fixture).await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     walpost.terminate();
@@ -474,6 +476,8 @@ async fn dropped_and_away(report: CaseReport) {
     fixture.postgres.execute(&many_transactions(600)).await;
     let walpost = slow_in_batches(&fixture);
     walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    let begun = async || !fixture.records().await.is_empty();
+    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
     freeze(&kafka, &fixture).await;
     fixture.postgres.execute(&at_rest(DROP)).await;
     // Longer than an idle feed holds the slot.

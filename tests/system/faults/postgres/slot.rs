@@ -213,8 +213,7 @@ async fn advanced(report: CaseReport) {
     elsewhere(report, advance).await;
 }
 
-/// Runs this on the slot while walpost does not advance it, which is between two batches of a catch-up
-/// read: fails if walpost streams, and holds the slot.
+/// Runs this on the slot while no walpost holds it; fails after a minute.
 pub(super) fn at_rest(what: &str) -> String {
     format!(
         "DO $$ BEGIN LOOP BEGIN PERFORM {what}; EXIT;
