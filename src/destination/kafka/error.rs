@@ -216,6 +216,24 @@ pub(crate) fn is_missing_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownTopicOrPartition)
 }
 
+/// Why a producer is of no use any more, in librdkafka's words, with what to do where that is known: a fatal
+/// error is called back without the code of its cause.
+pub(crate) fn fatal_reason(reason: &str) -> String {
+    const CODE: Code = Code::ClusterAuthorizationFailed;
+    // The code by its name, and in parentheses the words that a reason has.
+    let shown = CODE.to_string();
+    let words =
+        shown.split_once('(').map_or(shown.as_str(), |(_, words)| words.trim_end_matches(')'));
+    // A producer asks for its number first. A right to write to some topic answers it.
+    if reason.contains(words) {
+        return format!(
+            "{reason}: walpost's user may write to no topic; give it the ACL operations WRITE and DESCRIBE \
+             on the topics (and where the brokers are older than 2.8 IDEMPOTENT_WRITE on the cluster)"
+        );
+    }
+    reason.to_owned()
+}
+
 /// The error in words, with what to do where that is known.
 pub(crate) fn reason(code: Code, at: TopicAt<'_>) -> String {
     let topic = at.topic;
@@ -311,6 +329,14 @@ mod tests {
         ] {
             assert!(matches!(outcome_of(code), Outcome::Lost(_)), "{code}");
         }
+    }
+
+    #[test]
+    fn producer_without_any_right_says_which_one_it_lacks() {
+        let said = "Failed to acquire idempotence PID from broker b:9092/1: Broker: Cluster authorization failed";
+        let reason = fatal_reason(said);
+        assert!(reason.starts_with(said) && reason.contains("WRITE and DESCRIBE"), "{reason}");
+        assert_eq!(fatal_reason("Broker: Producer fenced"), "Broker: Producer fenced");
     }
 
     #[test]

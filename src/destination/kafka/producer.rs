@@ -483,6 +483,6 @@ impl Fatal {
         let (code, reason) = error()?;
         // Of a record that was refused: it is reported, and replayed.
         self.reported = code != RDKafkaErrorCode::GaplessGuarantee;
-        self.reported.then_some(Condition::Broken(reason))
+        self.reported.then(|| Condition::Broken(error::fatal_reason(&reason)))
     }
 }

@@ -12,7 +12,9 @@ use crate::promise::{Destination, assert_rows, cases};
 cases! {
     outage_keeps_session_position_and_memory(new): [redis nats rabbitmq http sqs];
     #[long]
-    outage_of_ten_minutes_under_load(alone): [redis nats rabbitmq http sqs];
+    outage_of_ten_minutes_under_load(alone): [redis nats rabbitmq http];
+    #[long]
+    cut_off_for_ten_minutes_under_load(new): [sqs];
     frozen_server_is_used_again(new): [redis nats rabbitmq http sqs];
     cut_connections(new): [redis nats rabbitmq http sqs];
     server_that_is_away_at_the_start_is_waited_for(new): [redis nats rabbitmq http sqs];
@@ -57,6 +59,17 @@ async fn outage_keeps_session_position_and_memory<D: Destination>(fixture: &mut 
     }
     walpost.await_line(&format!("delivering to {} again", D::NAME), SHORT_TIMEOUT).await;
     stop(walpost).await;
+}
+
+/// For a server that takes longer than the outage for its backlog if it syncs each message.
+async fn cut_off_for_ten_minutes_under_load<D: Destination>(fixture: &mut D) {
+    let proxy = fixture.proxied().await;
+    let begin = async || {
+        proxy.refuse();
+        proxy.cut();
+    };
+    let outage = long_outage(fixture, LOAD.min(D::LOAD), begin, async || proxy.restore()).await;
+    assert_rows(&fixture.judge_with(&outage.rolled_back).await, D::ONCE_LATER);
 }
 
 async fn outage_of_ten_minutes_under_load<D: Destination>(fixture: &D) {

@@ -125,7 +125,9 @@ impl ClientContext for Context {
                 self.reports.set_connected(false);
                 self.reports.condition(Condition::Unauthenticated(reason));
             }
-            Some(RDKafkaErrorCode::Fatal) => self.reports.condition(Condition::Broken(reason)),
+            Some(RDKafkaErrorCode::Fatal) => {
+                self.reports.condition(Condition::Broken(error::fatal_reason(&reason)));
+            }
             // Every other error is retried by librdkafka: only why a connection failed is kept.
             code => {
                 tracing::debug!(target: "librdkafka", %error, "{reason}");

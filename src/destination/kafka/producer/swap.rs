@@ -22,6 +22,7 @@ use crate::destination::kafka::config::{
     batch_bytes, client_config, is_linger_free, requests_in_flight,
 };
 use crate::destination::kafka::delivery_reports::Signals;
+use crate::destination::kafka::error;
 use crate::destination::kafka::pool_size::{Load, PoolSize};
 use crate::destination::kafka::reload::{Changed, KafkaSource, ReadResult};
 use crate::sink::{Condition, Reloader, Sink as _, SinkError};
@@ -67,7 +68,7 @@ pub(super) struct Successor {
 impl Successor {
     /// Why they can never be used.
     fn fatal(&self) -> Option<String> {
-        self.pool.fatal_error().map(|(_, reason)| reason)
+        self.pool.fatal_error().map(|(_, reason)| error::fatal_reason(&reason))
     }
 
     /// Whether the brokers let them write. Those of the same properties may what the old ones may,

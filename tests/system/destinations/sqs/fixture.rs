@@ -103,7 +103,7 @@ impl Destination for SqsFixture {
     const ONCE_LATER: bool = false;
     const BACKLOG: (u32, u32) = (2000, 500);
     // Its server syncs each message.
-    const LOAD: u32 = 30;
+    const LOAD: u32 = 20;
     // It takes long to start.
     const KILLS: u32 = 3;
     const CRASHES: (&[u32], u32, u32) = (&[1, 40, 233], 300, 17);

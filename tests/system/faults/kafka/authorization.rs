@@ -1,5 +1,7 @@
 //! The broker rejects walpost's credentials or operations (23).
 
+use std::time::Duration;
+
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, KafkaBuilder, Walpost};
@@ -101,6 +103,9 @@ async fn revoked(report: CaseReport) {
     kafka.drop_password("relay").await;
     let line = walpost.await_line("the credentials are refused", LONG_TIMEOUT).await;
     assert!(line.contains(KAFKA_UNAVAILABLE), "{line}");
+    // A new connection is refused at once, an older one within two seconds.
+    let confirmed = async || fixture.confirmed_flush().await;
+    walpost_bed::unchanged(Duration::from_secs(3), LONG_TIMEOUT, confirmed).await;
     confirms_nothing(&fixture, &writer).await;
     kafka.set_password("relay", "first").await;
     walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
