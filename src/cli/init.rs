@@ -161,14 +161,14 @@ async fn write_position(
     let conninfo = assembly::conninfo(config, &Environment::of_process())
         .map_err(|error| SourceError::Setup(error.to_string()))?;
     let mut reading = pin!(positions_if_free(config, &conninfo));
-    let positions = match tokio::time::timeout(progress::INTERVAL, &mut reading).await {
-        Ok(read) => read?,
-        Err(_) => {
-            let to = destination::of(config).description(config);
-            let at = to.bootstrap_servers.map(|at| format!(" at {at}")).unwrap_or_default();
-            say(&format!("waiting for the slot to be free, and for {place}{at}"));
-            reading.await?
-        }
+    let soon = tokio::time::timeout(progress::INTERVAL, &mut reading).await;
+    let positions = if let Ok(read) = soon {
+        read?
+    } else {
+        let to = destination::of(config).description(config);
+        let at = to.bootstrap_servers.map(|at| format!(" at {at}")).unwrap_or_default();
+        say(&format!("waiting for the slot to be free, and for {place}{at}"));
+        reading.await?
     };
     let Some(positions) = positions else {
         return Ok(format!("{place}: left as it is, since a client uses the slot\n"));

@@ -336,6 +336,12 @@ fn assert_delivery(delivery: &Delivery) {
     assert!(delivery.wait_until_visible);
 }
 
+fn is_of_another_kind(row: &Displayed) -> bool {
+    let table = row.key.split('.').next();
+    let mut general = [Setting::FIRST, Setting::KAFKA, Setting::LAST].concat().into_iter();
+    row.key == "sink.kind" || !general.any(|setting| Some(setting.table()) == table)
+}
+
 #[test]
 fn every_key_of_the_file_is_read() {
     let config = of_toml(
@@ -435,12 +441,7 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(config.log.format, Some(LogFormat::Json));
     assert_eq!(config.process.core_dumps, CoreDumps::Allow);
     // Those of another destination would be an error.
-    let is_others = |row: &Displayed| {
-        let table = row.key.split('.').next();
-        let mut general = [Setting::FIRST, Setting::KAFKA, Setting::LAST].concat().into_iter();
-        row.key == "sink.kind" || !general.any(|setting| Some(setting.table()) == table)
-    };
-    let is_unset = |row: &&Displayed| row.origin == Origin::Default && !is_others(row);
+    let is_unset = |row: &&Displayed| row.origin == Origin::Default && !is_of_another_kind(row);
     let unset: Vec<_> = config.display().iter().filter(is_unset).collect();
     assert_eq!(unset, [] as [&Displayed; 0]);
 }
