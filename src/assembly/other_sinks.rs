@@ -29,7 +29,7 @@ pub(super) fn router(
     Ok(Router::new(profile).allowing(allowed.without(Some(reserved))).naming(names))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "nats"))]
 mod tests {
     use crate::config::of_toml;
 
@@ -38,7 +38,6 @@ mod tests {
         crate::assembly::core(&config).map(drop).map_err(|error| error.to_string())
     }
 
-    #[cfg(feature = "nats")]
     #[test]
     fn headers_that_the_destination_cannot_have_are_errors() {
         let toml = "sink.kind = 'nats'\nrecord.place = ['status:header']\n";
@@ -47,7 +46,6 @@ mod tests {
         assert_eq!(core_of("record.place = ['status:header']\n"), Ok(()), "with Kafka");
     }
 
-    #[cfg(feature = "nats")]
     #[test]
     fn headers_of_a_debezium_profile_are_checked_too() {
         let toml = "sink.kind = 'nats'\nrecord.profile = 'debezium'\n[debezium]\n\

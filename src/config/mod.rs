@@ -51,6 +51,7 @@ pub(crate) use redact::is_hidden;
 pub(crate) use schema::{Declared, Schema};
 pub use setting::Setting;
 pub(crate) use setting::nearest;
+#[allow(unused_imports, reason = "a build with Kafka alone declares its settings here")]
 pub(crate) use setting::{Kind, Row, declare_settings, row};
 #[cfg(test)]
 pub(crate) use tests::of_toml;
@@ -270,6 +271,7 @@ impl Config {
     }
 
     /// The values as they were written.
+    #[allow(dead_code, reason = "those of Kafka are fields")]
     pub(crate) fn values(&self) -> &Values {
         &self.values
     }
@@ -279,7 +281,7 @@ impl Config {
         self.sink == KAFKA
     }
 
-    /// The current connection string: see [`Self::current`].
+    /// The current connection string: if a `_FILE` variable names its file, reads that file again.
     pub fn source_url(
         &self,
         environment: &Environment,

@@ -92,12 +92,14 @@ impl Row {
     }
 
     /// A secret of which no part is shown.
+    #[allow(dead_code, reason = "Kafka has none")]
     pub(crate) const fn hidden(self) -> Self {
         Self { is_secret: true, is_hidden: true, ..self }
     }
 
     /// What tells why a text is invalid, for a setting of a destination: it is asked while the
     /// configuration is read. Other settings are parsed then.
+    #[allow(dead_code, reason = "Kafka's are parsed then")]
     pub(crate) const fn valid_if(self, check: fn(&str) -> Result<(), String>) -> Self {
         Self { check, ..self }
     }
