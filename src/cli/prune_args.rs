@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::help::{CONFIGURATION, EXIT_CODES, PRUNE_ACTS, PRUNE_EXAMPLES};
 use super::options::Options;
-use crate::config::{parse_bytes, parse_duration};
+use crate::config::{duration, parse_bytes};
 use crate::outbox::TableName;
 
 /// `walpost prune`
@@ -76,8 +76,7 @@ pub struct PruneArguments {
 }
 
 fn within(text: &str, (least, most): (&str, &str)) -> Result<Duration, String> {
-    let [value, from, to] =
-        [text, least, most].map(|text| parse_duration(text).map_err(|error| error.to_string()));
+    let [value, from, to] = [text, least, most].map(duration);
     let value = value?;
     if (from?..=to?).contains(&value) {
         Ok(value)

@@ -62,15 +62,12 @@ impl Config {
             },
             delivery: Delivery {
                 in_flight_bytes: given.parsed(Setting::DELIVERY_IN_FLIGHT_BYTES, size)?,
-                drain_timeout: given.parsed(Setting::DELIVERY_DRAIN_TIMEOUT, |text| {
-                    units::parse_duration(text).map_err(|error| error.to_string())
-                })?,
+                drain_timeout: given.parsed(Setting::DELIVERY_DRAIN_TIMEOUT, values::duration)?,
                 id: given.parsed(Setting::DELIVERY_ID, values::delivery_id)?,
                 state_topic: given.parsed(Setting::DELIVERY_STATE_TOPIC, values::state_topic)?,
                 mode: given.delivery_mode()?,
-                commit_interval: given.parsed(Setting::DELIVERY_COMMIT_INTERVAL, |text| {
-                    units::parse_duration(text).map_err(|error| error.to_string())
-                })?,
+                commit_interval: given
+                    .parsed(Setting::DELIVERY_COMMIT_INTERVAL, values::duration)?,
                 transaction_bytes: given.parsed(Setting::DELIVERY_TRANSACTION_BYTES, size)?,
                 wait_until_visible: given
                     .parsed(Setting::DELIVERY_WAIT_UNTIL_VISIBLE, values::boolean)?,

@@ -55,8 +55,9 @@ pub(crate) use setting::nearest;
 pub(crate) use setting::{Kind, Row, declare_settings, row};
 #[cfg(test)]
 pub(crate) use tests::of_toml;
-pub(crate) use units::{parse_bytes, parse_duration, show_bytes, show_duration};
+pub(crate) use units::{parse_bytes, show_bytes, show_duration};
 pub use values::LogFormat;
+pub(crate) use values::duration;
 
 /// `sink.kind` of Kafka.
 pub(crate) const KAFKA: &str = "kafka";

@@ -227,7 +227,7 @@ impl PartialOrd for Setting {
     }
 }
 
-/// Its key.
+/// The setting's key.
 impl fmt::Debug for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.key())

@@ -1,7 +1,9 @@
 //! Parsers of values: each takes a text, and returns the value or the reason why it is invalid.
 
-use super::{CatchUpMode, CoreDumps, DeliveryMode};
 use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{CatchUpMode, CoreDumps, DeliveryMode, units};
 
 use crate::record::Policy;
 use crate::record::debezium::Converters;
@@ -99,6 +101,11 @@ pub(super) fn max_producers(text: &str) -> Result<u32, String> {
 /// Whether the kernel may write a core dump.
 pub(super) fn core_dumps(text: &str) -> Result<CoreDumps, String> {
     one_of(text, &[("refuse", CoreDumps::Refuse), ("allow", CoreDumps::Allow)])
+}
+
+/// A duration with a unit.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    units::parse_duration(text).map_err(|error| error.to_string())
 }
 
 /// `true` or `false`.

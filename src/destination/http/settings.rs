@@ -6,10 +6,10 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::config::Kind::{Duration as Time, Number, Text};
 use crate::config::{
-    Config, ConfigError, Declared, Environment, Setting, declare_settings, parse_duration, row,
+    self, Config, ConfigError, Declared, Environment, Setting, declare_settings, row,
 };
 use crate::destination::http::{HttpConfig, HttpSource, HttpUrl, Signers};
-use crate::destination::parts::settings::{check_too_large, tls_files};
+use crate::destination::parts::settings::{check_too_large, reread, tls_files};
 use crate::record::Policy;
 
 /// `[http]`
@@ -105,8 +105,7 @@ pub(crate) fn http_config(
 }
 
 pub(super) fn http_source(config: &Config, environment: &Environment) -> HttpSource {
-    let (config, environment) = (config.clone(), environment.clone());
-    HttpSource::new(move || http_config(&config, &environment).map_err(|error| error.to_string()))
+    reread(config, environment, http_config)
 }
 
 /// How many requests may be in flight.
@@ -117,7 +116,7 @@ fn lanes(text: &str) -> Result<u16, String> {
 
 /// A duration that is not zero.
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text).map_err(|error| error.to_string())?;
+    let duration = config::duration(text)?;
     if duration.is_zero() { Err("it is 0".to_owned()) } else { Ok(duration) }
 }
 

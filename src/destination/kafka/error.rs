@@ -216,6 +216,10 @@ pub(crate) fn is_missing_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownTopicOrPartition)
 }
 
+/// What a producer needs there besides.
+const OLD_BROKERS: &str =
+    "(and where the brokers are older than 2.8 IDEMPOTENT_WRITE on the cluster)";
+
 /// Why a producer is of no use any more, in librdkafka's words, with what to do where that is known: a fatal
 /// error is called back without the code of its cause.
 pub(crate) fn fatal_reason(reason: &str) -> String {
@@ -228,7 +232,7 @@ pub(crate) fn fatal_reason(reason: &str) -> String {
     if reason.contains(words) {
         return format!(
             "{reason}: walpost's user may write to no topic; give it the ACL operations WRITE and DESCRIBE \
-             on the topics (and where the brokers are older than 2.8 IDEMPOTENT_WRITE on the cluster)"
+             on the topics {OLD_BROKERS}"
         );
     }
     reason.to_owned()
@@ -243,8 +247,7 @@ pub(crate) fn reason(code: Code, at: TopicAt<'_>) -> String {
         Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
             return format!(
                 "walpost's user may not write to topic {topic}; give it the ACL operations WRITE and \
-                 DESCRIBE on topic {topic} (and where the brokers are older than 2.8 \
-                 IDEMPOTENT_WRITE on the cluster)"
+                 DESCRIBE on topic {topic} {OLD_BROKERS}"
             );
         }
         Code::Authentication => {

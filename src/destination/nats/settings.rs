@@ -6,11 +6,11 @@ use secrecy::ExposeSecret as _;
 
 use crate::config::Kind::{Duration as Time, Text};
 use crate::config::{
-    Config, ConfigError, Declared, Environment, Setting, declare_settings, parse_duration, row,
+    Config, ConfigError, Declared, Environment, Setting, declare_settings, duration, row,
 };
 use crate::destination::nats::{KEY, bucket, check_subject};
 use crate::destination::nats::{NatsConfig, NatsSource, NatsUrl, SubjectTemplate};
-use crate::destination::parts::settings::{self, check_too_large, tls_files};
+use crate::destination::parts::settings::{self, check_too_large, reread, tls_files};
 use crate::relay::StateSettings;
 
 /// `[nats]`
@@ -35,7 +35,7 @@ declare_settings! {
     SYNC_INTERVAL = row("nats.sync_interval", Time, "The servers' `jetstream.sync_interval`, which clients cannot see: for that long a crash of a machine may lose acknowledged messages, so walpost confirms them to PostgreSQL only then. `0s` for `always`. Accepts `ms`, `s` and `min`.")
         .details("Only WAL waits, not delivery. See [what survives a crash](nats.md#what-survives-a-crash).")
         .variable().default("2min")
-        .valid_if(|text| interval(text).map(drop));
+        .valid_if(|text| duration(text).map(drop));
     CREDENTIALS_FILE = row("nats.credentials_file", Text, "File with a JWT and its seed (`.creds`), or with the seed of an NKey. Read again at each connect.")
         .variable();
     CA_FILE = row("nats.ca_file", Text, "PEM file of the authorities that sign the servers' certificates, for `tls://`. Without it, those of the operating system.")
@@ -71,11 +71,7 @@ pub(crate) fn nats_config(
     let url = config.current(URL, environment)?.unwrap_or_default();
     let url = NatsUrl::parse(url.expose_secret()).map_err(|error| config.invalid(URL, &error))?;
     let (values, dead_letters) = (config.values(), &config.poison.dead_letter_topic);
-    let subject: SubjectTemplate = values
-        .text(SUBJECT)
-        .unwrap_or_default()
-        .parse()
-        .map_err(|error: String| config.invalid(SUBJECT, &error))?;
+    let subject = values.parsed(SUBJECT, str::parse::<SubjectTemplate>)?;
     if let Err(reason) = check_subject(dead_letters) {
         let reason = format!("is the subject of dead letters: {reason}");
         return Err(config.invalid(Setting::POISON_DEAD_LETTER_TOPIC, &reason));
@@ -100,13 +96,12 @@ pub(crate) fn nats_config(
         stream: values.parsed(STREAM, stream)?,
         subject,
         dead_letters: dead_letters.clone(),
-        sync_interval: values.parsed(SYNC_INTERVAL, interval)?,
+        sync_interval: values.parsed(SYNC_INTERVAL, duration)?,
     })
 }
 
 pub(super) fn nats_source(config: &Config, environment: &Environment) -> NatsSource {
-    let (config, environment) = (config.clone(), environment.clone());
-    NatsSource::new(move || nats_config(&config, &environment).map_err(|error| error.to_string()))
+    reread(config, environment, nats_config)
 }
 
 /// The name of a stream of NATS, which is also a part of a bucket's name.
@@ -116,10 +111,6 @@ fn stream(text: &str) -> Result<String, String> {
         return Err(format!("`{text}` is not 1 to 200 letters, digits, `_` and `-`"));
     }
     Ok(text.to_owned())
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::destination::parts::Reread;
 use crate::record::Policy;
 use crate::relay::{CommitLimits, StateSettings};
 use crate::source;
@@ -17,6 +18,16 @@ pub(crate) fn layout(config: &Config) -> ConfiguredLayout {
         plain_message_prefix: config.outbox.plain_message_prefix.clone(),
         publication: config.source.publication.clone(),
     }
+}
+
+/// Where what `read` makes of a configuration is read again.
+pub(crate) fn reread<T: 'static>(
+    config: &Config,
+    environment: &Environment,
+    read: fn(&Config, &Environment) -> Result<T, ConfigError>,
+) -> Reread<T> {
+    let (config, environment) = (config.clone(), environment.clone());
+    Reread::new(move || read(&config, &environment).map_err(|error| error.to_string()))
 }
 
 /// A dead letter is no smaller than its event.

@@ -4,7 +4,7 @@ use secrecy::ExposeSecret as _;
 
 use crate::config::Kind::Text;
 use crate::config::{Config, ConfigError, Declared, Environment, Setting, declare_settings, row};
-use crate::destination::parts::settings::{check_too_large, tls_files};
+use crate::destination::parts::settings::{check_too_large, reread, tls_files};
 use crate::destination::rabbitmq::{RabbitConfig, RabbitSource, RabbitUrl, RoutingKeyTemplate};
 
 /// `[rabbitmq]`
@@ -44,11 +44,7 @@ pub(crate) fn rabbit_config(
     let url = RabbitUrl::parse(url.expose_secret()).map_err(|error| invalid(URL, &error))?;
     let values = config.values();
     let exchange = values.parsed(EXCHANGE, exchange)?;
-    let routing_key: RoutingKeyTemplate = values
-        .text(ROUTING_KEY)
-        .unwrap_or_default()
-        .parse()
-        .map_err(|error: String| invalid(ROUTING_KEY, &error))?;
+    let routing_key = values.parsed(ROUTING_KEY, str::parse::<RoutingKeyTemplate>)?;
     if exchange.is_empty() && routing_key.begins_with_key() {
         let reason = "begins with {key}, and the default exchange (rabbitmq.exchange = \"\") routes \
                       to the queue of this name: a row could choose any queue. Begin it with \
@@ -73,10 +69,7 @@ pub(crate) fn rabbit_config(
 }
 
 pub(super) fn rabbit_source(config: &Config, environment: &Environment) -> RabbitSource {
-    let (config, environment) = (config.clone(), environment.clone());
-    RabbitSource::new(move || {
-        rabbit_config(&config, &environment).map_err(|error| error.to_string())
-    })
+    reread(config, environment, rabbit_config)
 }
 
 /// The name of an exchange of RabbitMQ.

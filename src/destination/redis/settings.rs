@@ -6,7 +6,7 @@ use secrecy::ExposeSecret as _;
 
 use crate::config::Kind::{Number, Text};
 use crate::config::{Config, ConfigError, Declared, Environment, declare_settings, row};
-use crate::destination::parts::settings::{self, check_too_large, tls_files};
+use crate::destination::parts::settings::{self, check_too_large, reread, tls_files};
 use crate::destination::redis::owner_key;
 use crate::destination::redis::{RedisConfig, RedisSource, RedisUrl};
 use crate::relay::StateSettings;
@@ -93,8 +93,7 @@ pub(crate) fn redis_config(
 }
 
 pub(super) fn redis_source(config: &Config, environment: &Environment) -> RedisSource {
-    let (config, environment) = (config.clone(), environment.clone());
-    RedisSource::new(move || redis_config(&config, &environment).map_err(|error| error.to_string()))
+    reread(config, environment, redis_config)
 }
 
 /// The name of a stream of Redis.

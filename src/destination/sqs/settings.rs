@@ -2,7 +2,7 @@
 
 use crate::config::Kind::Text;
 use crate::config::{Config, ConfigError, Declared, Environment, declare_settings, row};
-use crate::destination::parts::settings::check_too_large;
+use crate::destination::parts::settings::{check_too_large, reread};
 use crate::destination::sqs::{Endpoint, QueueUrl, SqsConfig, SqsSource};
 use crate::record::Policy;
 use crate::source;
@@ -81,8 +81,7 @@ pub(crate) fn sqs_config(
 }
 
 pub(super) fn sqs_source(config: &Config, environment: &Environment) -> SqsSource {
-    let (config, environment) = (config.clone(), environment.clone());
-    SqsSource::new(move || sqs_config(&config, &environment).map_err(|error| error.to_string()))
+    reread(config, environment, sqs_config)
 }
 
 /// A region of AWS.

@@ -128,7 +128,7 @@ pub trait Destination: Promise + DerefMut {
 
     async fn start_again(&self);
 
-    /// Happens while walpost is away.
+    /// What happens to the server while walpost is away; by default nothing.
     async fn meanwhile(&self, random: &mut fastrand::Rng) {
         let _ = random;
     }

@@ -33,7 +33,7 @@ impl HttpFixture {
         Self::with(Receiver::start()).await
     }
 
-    /// Its server is always its own.
+    /// The same: the server is always the test's own.
     pub async fn alone() -> Self {
         Self::new().await
     }

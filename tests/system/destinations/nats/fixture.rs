@@ -41,7 +41,7 @@ impl NatsFixture {
         Self::with(Nats::builder()).await
     }
 
-    /// Its server is always its own.
+    /// The same: the server is always the test's own.
     pub async fn alone() -> Self {
         Self::new().await
     }

@@ -34,7 +34,7 @@ impl RedisFixture {
         Self::with(Redis::builder()).await
     }
 
-    /// Its server is always its own.
+    /// The same: the server is always the test's own.
     pub async fn alone() -> Self {
         Self::new().await
     }
