@@ -203,9 +203,10 @@ mod tests {
         let rest = Duration::from_millis(100);
         let seen = unchanged(rest, Duration::from_secs(10), async || {
             looks += 1;
-            looks.min(10)
+            // The second look follows the first at once, each other one a pause.
+            looks.min(11)
         });
-        assert_eq!(seen.await, 10);
+        assert_eq!(seen.await, 11);
         assert!(begun.elapsed() >= POLL * 9 + rest, "{:?}", begun.elapsed());
     }
 
