@@ -103,9 +103,11 @@ struct World {
     coming: Option<VecDeque<Input>>,
     /// Messages per batch during a catch-up.
     batches: Option<usize>,
-    /// The slot's `confirmed_flush_lsn`, and its earlier values.
+    /// The slot's `confirmed_flush_lsn`, and the values that a restart may bring back, ascending.
     slot: Lsn,
     slots: Vec<Lsn>,
+    /// How many other relays have had the slot.
+    others: usize,
     /// The last observed flush LSN, and its upper bound.
     flush_lsn: Lsn,
     known: Lsn,
@@ -138,6 +140,7 @@ impl World {
             batches: None,
             slot: Lsn::new(100),
             slots: vec![Lsn::new(100)],
+            others: 0,
             flush_lsn: Lsn::ZERO,
             known: Lsn::ZERO,
             draining: false,
@@ -231,7 +234,9 @@ impl World {
             Step::Confirm => self.confirm(),
             Step::Regress(pick) => {
                 self.lose_session();
-                self.slot = self.slots[usize::from(*pick) % self.slots.len()];
+                // What was lost does not come back with the next restart.
+                self.slots.truncate(usize::from(*pick) % self.slots.len() + 1);
+                self.slot = *self.slots.last().expect("the first is kept");
             }
             Step::TakeOver(count) => self.take_over(usize::from(*count % 8)),
             Step::Crash => self.start_anew(),
@@ -322,7 +327,8 @@ impl World {
         let slot = self.slot;
         let coming = self.history.iter().filter(|past| Lsn::new(past.commit) >= slot);
         let harmless = coming.take_while(|past| !past.events.contains(&guilty));
-        let own = std::mem::replace(&mut self.broker.producers, 1_000_000 + self.slots.len());
+        self.others += 1;
+        let own = std::mem::replace(&mut self.broker.producers, 1_000_000 + self.others);
         for past in harmless.take(transactions) {
             past.events.clone().for_each(|event| self.broker.append(event));
             self.slot = Lsn::new(past.end);
