@@ -2,6 +2,7 @@
 //! and the consumers of dead letters and of published records.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -14,6 +15,7 @@ use rdkafka::metadata::MetadataPartition;
 use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 
 use super::await_broker::await_broker;
+use super::error::event_code;
 use super::{KafkaConfig, oauth_token};
 use crate::excerpt::excerpt;
 
@@ -55,7 +57,7 @@ pub(crate) fn partition_consumer(
     for (name, value) in settings {
         config.set(*name, *value);
     }
-    let consumer: StreamConsumer<Callbacks> = config.create_with_context(Callbacks)?;
+    let consumer: StreamConsumer<Callbacks> = config.create_with_context(Callbacks::default())?;
     // Polls it; there is nothing to receive yet.
     let _ = consumer.recv().now_or_never();
     Ok(consumer)
@@ -145,7 +147,7 @@ pub(crate) fn transactional_producer(
         .set("message.timeout.ms", TRANSACTION_TIMEOUT_MS)
         .set("acks", "all")
         .set("linger.ms", "0");
-    let producer: BaseProducer<Callbacks> = config.create_with_context(Callbacks)?;
+    let producer: BaseProducer<Callbacks> = config.create_with_context(Callbacks::default())?;
     // Serves the request for a token.
     producer.poll(Duration::ZERO);
     await_broker(producer.client(), topic, timeout);
@@ -157,7 +159,17 @@ pub(crate) fn transactional_producer(
 ///
 /// A new consumer has to be polled before its first request: it gets its OAuth token by a callback
 /// that a poll serves, and without a token it does not connect.
-pub(crate) struct Callbacks;
+#[derive(Debug, Default)]
+pub(crate) struct Callbacks {
+    login_refused: AtomicBool,
+}
+
+impl Callbacks {
+    /// Whether the brokers have rejected a login, as far as events were polled.
+    pub(crate) fn is_login_refused(&self) -> bool {
+        self.login_refused.load(Relaxed)
+    }
+}
 
 impl ClientContext for Callbacks {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
@@ -172,6 +184,9 @@ impl ClientContext for Callbacks {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(target: "librdkafka", %error, "{}", excerpt(reason));
+        if event_code(&error, reason) == Some(Code::Authentication) {
+            self.login_refused.store(true, Relaxed);
+        }
     }
 }
 

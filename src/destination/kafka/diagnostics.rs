@@ -40,7 +40,11 @@ pub(crate) fn diagnose_stall(
     done: impl FnOnce(Diagnosis) + Send + 'static,
 ) {
     let config = config.clone();
-    on_a_thread(move || done(diagnosis(&config, &topics)));
+    // Closing the client may take as long as its longest wait: the result does not wait for that.
+    on_a_thread(move || match MetadataClient::beside_producer(&config) {
+        Ok(client) => done(diagnosis(&client, &config, &topics)),
+        Err(error) => done(Diagnosis::out_of_reach(error.to_string())),
+    });
 }
 
 /// Starts to find out whether a topic exists and how many partitions it has; `done` receives the
@@ -111,14 +115,10 @@ fn on_a_thread(diagnose: impl FnOnce() + Send + 'static) {
     let _ = thread::Builder::new().name("diagnostics".to_owned()).spawn(diagnose);
 }
 
-fn diagnosis(config: &ClientConfig, topics: &[String]) -> Diagnosis {
-    let client = match MetadataClient::beside_producer(config) {
-        Ok(client) => client,
-        Err(error) => return Diagnosis::out_of_reach(error.to_string()),
-    };
+fn diagnosis(client: &MetadataClient, config: &ClientConfig, topics: &[String]) -> Diagnosis {
     for name in topics {
         let reason = match client.topic(name) {
-            Ok(state) => unavailability(name, &state, || min_in_sync(&client, name)),
+            Ok(state) => unavailability(name, &state, || min_in_sync(client, name)),
             Err(TopicError::Broker(code)) => Some(error::reason(code, TopicAt::new(name, config))),
             Err(TopicError::NoAnswer(error)) => return Diagnosis::out_of_reach(no_answer(&error)),
         };

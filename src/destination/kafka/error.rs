@@ -137,6 +137,21 @@ pub(crate) fn is_record_error(code: Code) -> bool {
     is_size_error(code) || matches!(code, Code::InvalidTimestamp | Code::InvalidRecord)
 }
 
+/// The code of an error event, by its `text` too.
+///
+/// librdkafka reports a connection that breaks while it asks for the brokers' SASL mechanisms as
+/// `Authentication`, with the local error in the text (`rd_kafka_broker_handle_SaslHandshake`). The
+/// brokers have refused nothing then: they may be restarting, or close a connection whose
+/// re-authentication is late (KIP-368).
+pub(crate) fn event_code(event: &KafkaError, text: &str) -> Option<Code> {
+    match event.rdkafka_error_code()? {
+        Code::Authentication if text.contains("handshake failed: Local: ") => {
+            Some(Code::BrokerTransportFailure)
+        }
+        code => Some(code),
+    }
+}
+
 /// Whether a connection to a broker was lost or could not be opened.
 pub(crate) fn is_connection_error(code: Code) -> bool {
     matches!(
@@ -280,6 +295,25 @@ mod tests {
 
     fn outcome_of(code: Code) -> Outcome {
         super::outcome(&KafkaError::MessageProduction(code), ORDERS)
+    }
+
+    #[test]
+    fn connection_that_breaks_in_the_sasl_handshake_is_not_a_refused_login() {
+        let event = KafkaError::Global(Code::Authentication);
+        let of = |error: &str| {
+            format!(
+                "sasl_ssl://127.0.0.1:9093/1: SASL SCRAM-SHA-512 mechanism handshake failed: {error}: \
+                 broker's supported mechanisms: (n/a) (after 0ms in state DOWN)"
+            )
+        };
+        for (text, code) in [
+            (of("Local: Broker transport failure"), Code::BrokerTransportFailure),
+            (of("Local: Timed out"), Code::BrokerTransportFailure),
+            (of("Broker: Unsupported SASL mechanism"), Code::Authentication),
+            ("SASL authentication error: Authentication failed".into(), Code::Authentication),
+        ] {
+            assert_eq!(event_code(&event, &text), Some(code), "{text}");
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 pub(crate) use self::connection_failure::CORRECT_ADVERTISED;
 pub use self::connection_failure::{ConnectionFailure, TlsFailure, accepts_connections};
 use super::config::client_config;
+use super::error::event_code;
 use super::{features, oauth_token};
 use crate::destination::kafka::KafkaConfig;
 use crate::destination::parts::url::address;
@@ -397,7 +398,7 @@ impl ClientContext for Callbacks {
         let reason = excerpt(reason);
         tracing::trace!(target: "librdkafka", %error, "{reason}");
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match error.rdkafka_error_code() {
+        match event_code(&error, &reason) {
             Some(Code::AllBrokersDown) => observed.all_down = true,
             Some(code) if observed.errors.len() < ERRORS_MAX => {
                 observed.errors.push((code, reason));

@@ -498,7 +498,7 @@ fn consumer(
     }
     // The claim becomes readable within milliseconds.
     config.set("fetch.wait.max.ms", "20");
-    let consumer: BaseConsumer<_> = config.create_with_context(Callbacks)?;
+    let consumer: BaseConsumer<_> = config.create_with_context(Callbacks::default())?;
     consumer.poll(Duration::ZERO);
     Ok(Closing(Some(consumer)))
 }
@@ -506,9 +506,8 @@ fn consumer(
 /// Whether the brokers have rejected a login of this consumer, which reads nothing yet: its requests
 /// only time out then.
 fn is_login_refused(consumer: &BaseConsumer<Callbacks>) -> bool {
-    std::iter::from_fn(|| consumer.poll(Duration::ZERO)).any(|event| {
-        event.is_err_and(|error| error.rdkafka_error_code() == Some(Code::Authentication))
-    })
+    std::iter::from_fn(|| consumer.poll(Duration::ZERO)).for_each(drop);
+    consumer.context().is_login_refused()
 }
 
 fn failure(error: &KafkaError, topic: &str) -> StateFailure {

@@ -114,7 +114,7 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         self.reports.event();
         let reason = excerpt(reason);
-        match error.rdkafka_error_code() {
+        match error::event_code(&error, &reason) {
             // Not every build of librdkafka says so: see `Reports::update_connection`.
             Some(RDKafkaErrorCode::AllBrokersDown) => {
                 if !crash_points::is_armed("all_brokers_down") {
