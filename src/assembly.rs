@@ -12,11 +12,10 @@ use secrecy::ExposeSecret;
 
 use crate::admin::Status;
 use crate::config::{
-    CatchUpMode, Config, ConfigError, Environment, Setting, columns, is_typed, outbox, profile,
+    CatchUpMode, Config, ConfigError, Environment, Setting, is_typed, outbox, profile,
 };
 use crate::conninfo::ConnInfo;
-use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
-use crate::destination::kafka::{kafka, no_creation};
+use crate::destination::kafka::no_creation;
 use crate::destination::{self, Context, Opened};
 use crate::metrics::Metrics;
 use crate::record::{Profile, Router, TopicsAllowed};
@@ -76,28 +75,6 @@ fn relay_from<P: Source>(
 
 fn relay_settings(config: &Config, until: Option<Until>) -> RelaySettings {
     RelaySettings { drain_timeout: config.delivery.drain_timeout, until, owns_thread: false }
-}
-
-/// Opens the dead-letter topic and the configured Kafka cluster, to publish dead letters again as
-/// records of the configured format.
-pub(crate) fn replay(
-    config: &Config,
-    settings: ReplaySettings,
-) -> Result<Replay, ReplayAssemblyError> {
-    let profile = profile(config)?;
-    let (outbox, columns) = (outbox(config, &profile), columns(config, &profile));
-    Ok(Replay::open(router(config, profile)?, outbox, columns, kafka(config), settings)?)
-}
-
-/// Why dead letters cannot be published again.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReplayAssemblyError {
-    /// An invalid value in the configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The consumer or the producer cannot be created.
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
 }
 
 /// The configured source.

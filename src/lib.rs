@@ -84,13 +84,9 @@
 //! | [`config`] | flags, environment and file to valid values |
 //! | `findings` | what a check found, with its fix |
 //! | `destination` | Kafka, Redis, NATS, RabbitMQ, HTTP, SQS: of each its settings, checks, sink and store |
-//! | `dead_letter_replay` | publishes dead letters again |
 //! | `admin` | health, status and metrics over HTTP; systemd notifications |
 //! | [`assembly`] | from a configuration to a relay |
-//! | `debezium_import` | a Debezium connector's configuration to walpost's |
-//! | `setup`, `preflight` | what `init` creates, and what `check` finds |
-//! | `recovery` | what publishes events again |
-//! | `retention` | deletes rows that are delivered |
+//! | `tools` | what operators run beside a relay: `check`, `init`, `recover`, `replay`, `prune` and others |
 //! | `cli` | arguments, printing, exit codes |
 //!
 //! # As a library
@@ -138,22 +134,17 @@ pub mod cli;
 #[doc(hidden)]
 pub mod conninfo;
 mod crash_points;
-mod dead_letter_replay;
-#[doc(hidden)]
-pub mod debezium_import;
 #[doc(hidden)]
 pub mod destination;
 mod findings;
-mod preflight;
-mod recovery;
-mod retention;
-mod setup;
 #[doc(hidden)]
 pub mod sink;
 #[doc(hidden)]
 pub mod source;
 #[doc(hidden)]
 pub mod state;
+#[doc(hidden)]
+pub mod tools;
 #[cfg(feature = "traces")]
 mod traces;
 

@@ -6,8 +6,8 @@ use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::lsn::Lsn;
-use crate::setup::{AdoptError, Positions, Wanted};
 use crate::state::unix_ms;
+use crate::tools::setup::{AdoptError, Positions, Wanted};
 
 pub(super) fn command(arguments: AdoptArguments) -> Exit {
     let AdoptArguments { apply, options } = arguments;

@@ -22,7 +22,7 @@ use super::prune_args::PruneArguments;
 use crate::lsn::{Lsn, ParseLsnError};
 use crate::position::EventPosition;
 use crate::record::Cause;
-use crate::setup::PartitionBy;
+use crate::tools::setup::PartitionBy;
 
 /// Streams a transactional outbox from PostgreSQL's WAL to Kafka.
 #[derive(Parser)]

@@ -8,7 +8,7 @@ use crate::assembly;
 use crate::config::{Environment, Flags};
 use crate::excerpt::at_most;
 use crate::findings::{Finding, Findings, Fix, Level};
-use crate::preflight;
+use crate::tools::check;
 
 /// Maximum length of a displayed text in characters: it may contain a server's message.
 const MOST: usize = 4000;
@@ -32,9 +32,9 @@ pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
         }
     };
     let mut findings = if offline {
-        block_on(preflight::check_offline(&config, &conninfo))
+        block_on(check::check_offline(&config, &conninfo))
     } else {
-        block_on(preflight::check(&config, &conninfo, &source))
+        block_on(check::check(&config, &conninfo, &source))
     };
     findings.map_commands(with_flags_of_this);
     let printed = print(&if json { as_json(&findings) } else { as_text(&findings) });

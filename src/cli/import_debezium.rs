@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use super::{Exit, complain, print};
-use crate::debezium_import;
+use crate::tools::debezium_import;
 
 pub(super) fn command(file: &Path) -> Exit {
     let text = match read(file) {

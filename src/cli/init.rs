@@ -11,15 +11,16 @@ use super::stdout::{complain, print, say, with_flags};
 use super::{
     Exit, adopt, block_on, configuration, init_file, logged, progress, recover, require_kafka,
 };
+use crate::assembly;
 use crate::config::{self, Config, Environment, Flags, Origin, Setting, quoted};
 use crate::conninfo::ConnInfo;
 use crate::destination;
-use crate::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
-use crate::setup::{
+use crate::source::{self, Limit, SourceError};
+use crate::tools::check;
+use crate::tools::recovery::{Purpose, RecoveryError, RowWish, announce, require_readable};
+use crate::tools::setup::{
     self, AdoptError, Doubt, InitError, InitPlan, Object, Positions, Stage, Step, Wanted,
 };
-use crate::source::{self, Limit, SourceError};
-use crate::{assembly, preflight};
 
 /// How long a slot is waited for that a client uses, and how often it is looked at.
 const IN_USE_LIMIT: Duration = Duration::from_secs(10);
@@ -296,7 +297,7 @@ async fn apply_plan(config: &Config, plan: &InitPlan) -> Result<Option<Step>, Ex
         exit_code(&error)
     })?;
     // An existing table may lack a column that an event needs.
-    match limit.on(preflight::columns(config, &control.client)).await {
+    match limit.on(check::columns(config, &control.client)).await {
         Ok(Ok(())) => {}
         Err(silent) => {
             complain(&silent.to_string());

@@ -14,12 +14,12 @@ use crate::config::{self, Config, Environment, Flags, show_bytes};
 use crate::destination::{self, kafka};
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::Policy;
-use crate::retention::{
+use crate::source::{self, SourceError, SqlClient, log_if_slow};
+use crate::tools::retention::{
     Archive, Counted, Limits, Oldest, PartitionedTable, Proof, Prune, PruneError, PrunedTable,
     Stopped, Wanted, check_archive, left_behind, lock_out_others, prepare, require_short_waits,
     unless_locked,
 };
-use crate::source::{self, SourceError, SqlClient, log_if_slow};
 
 /// For the session.
 const NAME: &str = "walpost prune";

@@ -8,11 +8,11 @@ use super::prune_args::PruneArguments;
 use super::prune_rows::delete_rows;
 use super::stdout::{complain, print};
 use crate::outbox::TableName;
-use crate::retention::{
+use crate::source::SqlClient;
+use crate::tools::retention::{
     Fate, LOCK_ATTEMPTS, Left, Made, Manager, Partition, PartitionedTable, Prune, PruneError,
     PrunedTable, Stopped, make_ahead, require_short_waits,
 };
-use crate::source::SqlClient;
 
 /// After so many partitions that could not be dropped because of locks, the others of the table are
 /// left too: most likely the same session has it.

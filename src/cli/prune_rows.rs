@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::progress;
 use super::stdout::{complain, print};
-use crate::retention::{Prune, PruneError, Pruned, PrunedTable};
+use crate::tools::retention::{Prune, PruneError, Pruned, PrunedTable};
 
 /// Deletes the rows of a table one by one, and prints how many.
 pub(super) async fn delete_rows(

@@ -10,10 +10,10 @@ use super::{Exit, block_on, logged, require_kafka, run};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
 use crate::metrics::Metrics;
-use crate::recovery::{Compared, Listed, Purpose, Recovery, RecoveryError, RowWish, Since};
-use crate::setup::{AdoptError, Positions, Wanted};
 use crate::source::APPLICATION_NAME;
 use crate::state::unix_ms;
+use crate::tools::recovery::{Compared, Listed, Purpose, Recovery, RecoveryError, RowWish, Since};
+use crate::tools::setup::{AdoptError, Positions, Wanted};
 
 /// Events that are named unless all are listed.
 const NAMED: u64 = 10;

@@ -11,10 +11,10 @@ use super::{Exit, block_on, configuration, require_kafka, run};
 use crate::assembly;
 use crate::config::{self, Config, Environment};
 use crate::destination::kafka;
-use crate::recovery::{
+use crate::source::{self, SourceError, SqlClient, log_if_slow};
+use crate::tools::recovery::{
     self, Filter, Found, Inserted, Manner, Replay, RowReplayError, Selection, publisher_warnings,
 };
-use crate::source::{self, SourceError, SqlClient, log_if_slow};
 
 pub(super) fn command(arguments: ReplayArguments) -> Exit {
     let config = match configuration(&arguments.options.into()) {

@@ -3,9 +3,8 @@
 use super::args::ReplayDeadLettersArguments;
 use super::stdout::print;
 use super::{Exit, block_on, complain, logged, require_kafka, run};
-use crate::assembly::{self, ReplayAssemblyError};
 use crate::config::Config;
-use crate::dead_letter_replay::{ReplayError, ReplaySettings, ReplaySummary};
+use crate::tools::dead_letters::{Replay, ReplayError, ReplaySettings, ReplaySummary};
 
 pub(super) fn command(arguments: ReplayDeadLettersArguments) -> Exit {
     let ReplayDeadLettersArguments { dry_run, cause, limit, from, group, options } = arguments;
@@ -24,14 +23,11 @@ pub(super) fn command(arguments: ReplayDeadLettersArguments) -> Exit {
 
 async fn replay(config: &Config, settings: ReplaySettings) -> Exit {
     let dry_run = settings.dry_run;
-    let replay = match assembly::replay(config, settings) {
+    let replay = match Replay::open(config, settings) {
         Ok(replay) => replay,
         Err(error) => {
             complain(&error.to_string());
-            return match error {
-                ReplayAssemblyError::Config(_) => Exit::Config,
-                ReplayAssemblyError::Replay(error) => exit(&error),
-            };
+            return exit(&error);
         }
     };
     let show = |line: &str| {
@@ -58,7 +54,9 @@ fn summary(replayed: ReplaySummary, dry_run: bool) -> String {
 
 fn exit(error: &ReplayError) -> Exit {
     match error {
-        ReplayError::Sink(_) | ReplayError::Unauthenticated(_) => Exit::Config,
+        ReplayError::Config(_) | ReplayError::Sink(_) | ReplayError::Unauthenticated(_) => {
+            Exit::Config
+        }
         ReplayError::Unreachable(_)
         | ReplayError::NoTopic { .. }
         | ReplayError::Reading(_)

@@ -1,23 +1,31 @@
 //! Reads from the catalogs the state of the slot, the publication and the outbox tables, and checks
 //! that it is what a relay needs. A few small queries at each connect.
 
+pub(super) mod locked_table;
+pub(super) mod logical_decoding;
+pub(super) mod membership;
+pub(super) mod outbox_size;
+pub(super) mod owners_code;
+pub(super) mod slot_metrics;
+pub(super) mod types;
+pub(super) mod unsent_parts;
+
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
-use super::advisory_lock::LockClass;
 use super::config::APPLICATION_NAME;
 use super::error::HolderKind;
-use super::halt_notice;
-use super::logical_decoding::{self, ADD_PLUGIN, Lack, LogicalDecoding};
-use super::membership::{membership, sends};
 use super::slot_error::SlotError;
-use super::types;
-use super::unsent_parts::{UnsentPart, require_none, unsent_parts};
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, TableName};
 use crate::pgoutput::{Column, Relation};
+use crate::source::catalog::logical_decoding::{ADD_PLUGIN, Lack, LogicalDecoding};
+use crate::source::catalog::membership::{membership, sends};
+use crate::source::catalog::unsent_parts::{UnsentPart, require_none, unsent_parts};
+use crate::source::instances::advisory_lock::LockClass;
+use crate::source::instances::halt_notice;
 
 /// The server and the slot, as the catalogs show them.
 #[derive(Debug, Clone)]

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::SourceError;
 use super::catchup::cost::{Backlog, Traffic};
-use super::open_state::OpenState;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
+use crate::source::open::open_state::OpenState;
 
 /// The `application_name` of walpost's sessions.
 pub(crate) const APPLICATION_NAME: &str = "walpost";

@@ -3,12 +3,12 @@
 use std::error::Error as StdError;
 
 use super::connection::error::ConnectError;
-use super::publication_fingerprint::PublicationFingerprint;
-use super::server_identity::ServerIdentity;
 use super::slot_error::SlotError;
 use super::wire::{ServerError, WireError};
 use crate::excerpt::{at_most, excerpt, line};
 use crate::lsn::Lsn;
+use crate::source::identity::publication_fingerprint::PublicationFingerprint;
+use crate::source::identity::server_identity::ServerIdentity;
 
 /// A failure of the source, by its consequence. Any variant may contain text from the server: it is
 /// escaped to one line and truncated here, and nowhere else.

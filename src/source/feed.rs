@@ -1,15 +1,21 @@
 //! The traits that the relay reads through: a source opens one feed after the other, and a feed
 //! returns the changes in the WAL and takes confirmations.
 
+pub(super) mod feed_base;
+pub(super) mod message_text;
+pub(super) mod postgres_feed;
+pub(super) mod stream;
+pub(super) mod visibility;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::history::PublishedHistory;
 use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::pgoutput::{Message, PgTimestamp};
+use crate::source::identity::history::PublishedHistory;
 use crate::source::{SlotMetrics, TableSize};
 
 /// Opens feeds.

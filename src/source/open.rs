@@ -4,12 +4,16 @@
 //! Opening checks what neither feed would report: that the server and the slot are still the same,
 //! and that the publication has the tables.
 
+pub(super) mod advanced_slot;
+pub(super) mod feed_select;
+pub(super) mod open_state;
+pub(super) mod session_setup;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::time::{Instant, timeout};
 
-use super::advanced_slot;
 use super::catalog::Facts;
 use super::catchup::policy::StartPosition;
 use super::config::{APPLICATION_NAME, SourceConfig};
@@ -19,21 +23,21 @@ use super::connection::deadline::opening_limit;
 use super::connection::instance::Instance;
 use super::error::{Holder, HolderKind, Phase, SourceError};
 use super::feed::{Announcement, OpenError, Source};
-use super::feed_select::{Opening, Progress, observed};
-use super::halt_notice;
-use super::history::HistoryCheck;
-use super::message_text::MessageText;
-use super::postgres_feed::PostgresFeed;
-use super::publication_guard::Catalogs;
-use super::resume::Resume;
-use super::session_setup::{
-    check_catalogs, connect_replication, identify, lift_statement_limit, own_process, prepare,
-};
-use super::slot_lock::holder;
-use super::visibility::Visibility;
 use super::wire::WireError;
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
+use crate::source::feed::message_text::MessageText;
+use crate::source::feed::postgres_feed::PostgresFeed;
+use crate::source::feed::visibility::Visibility;
+use crate::source::identity::history::HistoryCheck;
+use crate::source::identity::publication_guard::Catalogs;
+use crate::source::identity::resume::Resume;
+use crate::source::instances::halt_notice;
+use crate::source::instances::slot_lock::holder;
+use crate::source::open::feed_select::{Opening, Progress, observed};
+use crate::source::open::session_setup::{
+    check_catalogs, connect_replication, identify, lift_statement_limit, own_process, prepare,
+};
 
 impl Source for SourceConfig {
     type Feed = PostgresFeed;

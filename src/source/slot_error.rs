@@ -3,9 +3,9 @@
 //! Each of these errors needs an operator: the position from which to resume is lost, unknown, or
 //! belongs to another server, so events may be missing in Kafka.
 
-use super::server_identity::ServerIdentity;
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
+use crate::source::identity::server_identity::ServerIdentity;
 
 /// What is wrong with the slot or its server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

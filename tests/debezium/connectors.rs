@@ -11,8 +11,8 @@ use std::process::{Command, Output, Stdio};
 use secrecy::ExposeSecret as _;
 use walpost::config::{self, Config, Environment, Flags};
 use walpost::conninfo::{ConnInfo, ConnInfoError};
-use walpost::debezium_import;
-use walpost::debezium_import::Verdict;
+use walpost::tools::debezium_import;
+use walpost::tools::debezium_import::Verdict;
 
 /// The placeholder for a secret in the files.
 const SECRETS: [&str; 9] = [

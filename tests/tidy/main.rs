@@ -21,7 +21,7 @@ const CORE_ORDER: [&str; 10] = [
     "lsn", "excerpt", "property", "position", "pgoutput", "outbox", "record", "ledger", "outlet",
     "relay",
 ];
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 16] = [
     "crash_points",
     "conninfo",
     "source",
@@ -33,14 +33,9 @@ const ORDER: [&str; 21] = [
     "config",
     "findings",
     "destination",
-    "dead_letter_replay",
     "admin",
     "assembly",
-    "debezium_import",
-    "setup",
-    "preflight",
-    "recovery",
-    "retention",
+    "tools",
     "cli",
     "main",
 ];
@@ -49,16 +44,16 @@ const ORDER: [&str; 21] = [
 const IMPORTS: [(&str, &[&str]); 3] = [
     ("crates/core/src/ledger", &["lsn", "position", "pgoutput", "ledger", "property"]),
     ("src/config/", &["conninfo", "lsn", "outbox", "record", "config", "property"]),
-    ("src/debezium_import/", &["outbox", "config", "excerpt", "debezium_import", "property"]),
+    ("src/tools/debezium_import/", &["outbox", "config", "excerpt", "tools", "property"]),
 ];
 
 /// The parts beside the core that decide and do no I/O.
 const PURE: [&str; 5] = [
     "src/source/catchup/cost.rs",
-    "src/source/history",
+    "src/source/identity/history",
     "src/state/agreement",
     "src/state/layout.rs",
-    "src/debezium_import/",
+    "src/tools/debezium_import/",
 ];
 
 /// What the pure parts do not even mention.

@@ -3,8 +3,13 @@
 //! type tells: the other client's errors, and texts that were displayed already.
 
 /// The parts that speak with PostgreSQL.
-const PARTS: [&str; 5] =
-    ["src/source", "src/preflight", "src/setup", "src/recovery", "src/retention"];
+const PARTS: [&str; 5] = [
+    "src/source",
+    "src/tools/check",
+    "src/tools/setup",
+    "src/tools/recovery",
+    "src/tools/retention",
+];
 
 /// Methods that look into a text.
 const LOOKS: [&str; 8] = [
@@ -31,16 +36,16 @@ const OURS: [(&str, &[&str]); 4] = [
             ": verification time ",
         ],
     ),
-    ("src/source/publication_fingerprint.rs", &["publication "]),
-    ("src/recovery/published.rs", &["compact"]),
-    ("src/retention/partitions/periods.rs", &["infinity"]),
+    ("src/source/identity/publication_fingerprint.rs", &["publication "]),
+    ("src/tools/recovery/published.rs", &["compact"]),
+    ("src/tools/retention/partitions/periods.rs", &["infinity"]),
 ];
 
 /// Where the fields of an error are read, to be displayed; and a login's messages.
 const DISPLAYS: [&str; 4] = [
     "src/source/error.rs",
     "src/source/connection/error.rs",
-    "src/retention/partitions/drop.rs",
+    "src/tools/retention/partitions/drop.rs",
     "src/source/wire/startup.rs",
 ];
 
@@ -93,8 +98,8 @@ fn each_look_at_a_text_is_reported() {
             "//! X.\nlet is_slot = text.contains(\"replication slot\");",
             ":2: looks for the text \"replication slot\"",
         ),
-        ("src/setup/x.rs", "if said.starts_with(\"role\") {}", "\"role\""),
-        ("src/preflight/x.rs", "let why = error.detail();", "reads .detail()"),
+        ("src/tools/setup/x.rs", "if said.starts_with(\"role\") {}", "\"role\""),
+        ("src/tools/check/x.rs", "let why = error.detail();", "reads .detail()"),
     ] {
         let faults = judge(path, text);
         assert_eq!(faults.len(), 1, "{path}: {text}: {faults:?}");

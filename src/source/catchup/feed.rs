@@ -29,8 +29,8 @@ use crate::source::catalog::Facts;
 use crate::source::connection::connect::Control;
 use crate::source::connection::deadline::answered;
 use crate::source::error::with_causes;
+use crate::source::feed::feed_base::{Connection, FeedBase, connection_ended, message};
 use crate::source::feed::{Received, SwitchFeed};
-use crate::source::feed_base::{Connection, FeedBase, connection_ended, message};
 use crate::source::slot_error::SlotError;
 
 /// How often progress is logged.

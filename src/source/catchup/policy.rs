@@ -11,7 +11,7 @@ use crate::lsn::Lsn;
 use crate::pgoutput::Message;
 use crate::source::config::CatchUp;
 use crate::source::feed::{Received, SwitchFeed};
-use crate::source::resume::Resume;
+use crate::source::identity::resume::Resume;
 
 /// A stream takes over if the relay reads nothing from a catch-up for this long.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@
 use tokio_postgres::Client;
 
 use crate::source::error::SourceError;
-use crate::source::server_identity::ServerIdentity;
+use crate::source::identity::server_identity::ServerIdentity;
 
 /// The postmaster's start time, in microseconds since 1970. A crash recovery after the loss of a
 /// server process does not change it.
