@@ -26,7 +26,7 @@ use crate::pgoutput::{self, Message};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::source::{
-    self, Facts, Feed, Limit, MessageText, Received, Resume, Silent, Source, SourceConfig,
+    self, CatalogState, Feed, Limit, MessageText, Received, Resume, Silent, Source, SourceConfig,
     SourceError, log_if_slow,
 };
 use walpost_core::relay::{Core, Diverted, Taken};
@@ -134,7 +134,7 @@ async fn peek(
     let mut limit = Limit::new(&conninfo, &control);
     let lifted = limit.first(source::lift_limits(client)).await?;
     lifted.map_err(|error| SourceError::query("preparing the session", &error))?;
-    let facts = limit.on(Facts::read(client, &source.slot)).await??;
+    let facts = limit.on(CatalogState::read(client, &source.slot)).await??;
     let confirmed = facts.require_slot(&source.slot)?;
     let SourceConfig { publication, tables, typed, .. } = source;
     let published = source::published_tables(client, publication, tables, *typed);

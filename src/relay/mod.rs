@@ -3,7 +3,7 @@
 mod backoff;
 mod batching_pause;
 mod driver;
-mod event_log;
+mod outage_log;
 mod run_result;
 mod stalled_producer;
 mod standby;

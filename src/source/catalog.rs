@@ -29,7 +29,7 @@ use crate::source::instances::halt_notice;
 
 /// The server and the slot, as the catalogs show them.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct CatalogState {
     /// `server_version_num`, for instance 150018.
     pub version: i32,
     /// The database of this connection.
@@ -134,7 +134,7 @@ const FACTS: &str = "
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
-impl Facts {
+impl CatalogState {
     /// Reads them over an SQL connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
         let query = FACTS.replace("{decoding}", logical_decoding::COLUMNS);

@@ -41,7 +41,7 @@ pub(crate) use catalog::slot_metrics::read_slot_metrics;
 pub use catalog::slot_metrics::{Horizon, SlotMetrics};
 pub(crate) use catalog::types::BASE_TYPE;
 pub(crate) use catalog::unsent_parts::{PartKind, UnsentPart, unsent_parts};
-pub use catalog::{Facts, Slot, published_tables};
+pub use catalog::{CatalogState, Slot, published_tables};
 pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
 pub use catchup::cost::{Backlog, BatchEnd, Traffic};
 pub use catchup::feed::CatchupFeed;
@@ -68,8 +68,8 @@ pub use feed::{
     Announcement, Feed, HeldBack, OpenError, Received, Source, SwitchFeed, VisibilityWaits,
 };
 pub use identity::history::{
-    HistoryCheck, LastTransaction, PublishedHistory, ReceivedTransactions, RequiredTransaction,
-    Verdict,
+    HistoryCheck, LastTransaction, MessageAction, PublishedHistory, ReceivedTransactions,
+    RequiredTransaction,
 };
 pub use identity::publication_fingerprint::PublicationFingerprint;
 pub(crate) use identity::publication_guard::is_newer_than_slot;

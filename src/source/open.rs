@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::time::{Instant, timeout};
 
-use super::catalog::Facts;
+use super::catalog::CatalogState;
 use super::catchup::policy::StartPosition;
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect;
@@ -127,7 +127,7 @@ async fn open_session(
     let (instance, facts, holder) = tokio::join!(
         biased;
         Instance::of(&control.client),
-        Facts::read(&control.client, &config.slot),
+        CatalogState::read(&control.client, &config.slot),
         holder(&control.client, &config.slot)
     );
     let (instance, facts) = (instance?, facts?);

@@ -12,7 +12,7 @@ use secrecy::ExposeSecret as _;
 use walpost::config::{self, Config, Environment, Flags};
 use walpost::conninfo::{ConnInfo, ConnInfoError};
 use walpost::tools::debezium_import;
-use walpost::tools::debezium_import::Verdict;
+use walpost::tools::debezium_import::Mapping;
 
 /// The placeholder for a secret in the files.
 const SECRETS: [&str; 9] = [
@@ -61,7 +61,7 @@ fn every_option_is_mentioned_exactly_once() {
         let absent = import
             .findings
             .iter()
-            .filter(|it| it.place.is_none() && it.verdict != Verdict::Refused);
+            .filter(|it| it.place.is_none() && it.mapping != Mapping::Refused);
         for finding in absent {
             let last = named.pop().unwrap_or_else(|| panic!("{}: {finding:?}", file.display()));
             assert!(

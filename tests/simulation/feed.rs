@@ -13,9 +13,9 @@ use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
 use walpost::source::SlotMetrics;
 use walpost::source::{
-    CatchUp, CatchupProgress, Feed, HistoryCheck, LagDetector, Method, OpenError,
+    CatchUp, CatchupProgress, Feed, HistoryCheck, LagDetector, MessageAction, Method, OpenError,
     PublicationFingerprint, PublishedHistory, Received, Resume, Security, ServerIdentity,
-    SlotAdvanceSchedule, Source, SourceError, SwitchFeed, Verdict,
+    SlotAdvanceSchedule, Source, SourceError, SwitchFeed,
 };
 
 use crate::batches::{Reader, ServerMessage};
@@ -187,10 +187,10 @@ impl SimFeed {
             Received::Message(message) => check.message(message)?,
             Received::Keepalive(wal_end) => check.keepalive(*wal_end)?,
         };
-        if verdict == Verdict::Same {
+        if verdict == MessageAction::Same {
             self.check = None;
         }
-        Ok((verdict != Verdict::Skip).then_some(received))
+        Ok((verdict != MessageAction::Skip).then_some(received))
     }
 
     /// What was received, or the end of the session.

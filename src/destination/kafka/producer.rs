@@ -56,7 +56,7 @@ use super::pool_size::PoolSizing;
 use super::reload::Reload;
 use super::round_trip::RoundTripProbe;
 use super::spans::Spans;
-use super::topic_lookup::{self, Found, News, TopicLookup, Verdict};
+use super::topic_lookup::{self, Found, News, RecordAction, TopicLookup};
 use crate::crash_points;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
@@ -391,13 +391,13 @@ fn check_topic(
         answer
     });
     match verdict {
-        Verdict::Go => Ok(()),
-        Verdict::Wait => Err(ProduceError::Full),
-        Verdict::Beyond(count) => {
+        RecordAction::Go => Ok(()),
+        RecordAction::Wait => Err(ProduceError::Full),
+        RecordAction::Beyond(count) => {
             let partition = partition.unwrap_or_default();
             Err(ProduceError::Refused(topic_lookup::missing_partition(topic, partition, count)))
         }
-        Verdict::Missing(why) => {
+        RecordAction::Missing(why) => {
             let refusal = error::missing_topic(TopicAt::new(topic, config), why.as_deref());
             match (missing.waits_for.is_it(topic), why) {
                 (false, _) => Err(ProduceError::Refused(refusal)),

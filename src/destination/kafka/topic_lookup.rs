@@ -55,7 +55,7 @@ pub(crate) enum News {
 
 /// How to handle a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RecordAction {
     /// Queue it: the partition exists, or that is unknown.
     Go,
     /// Offer it again: the topic is being looked up.
@@ -75,14 +75,14 @@ impl TopicLookup {
         partition: Option<i32>,
         now: Instant,
         look_up: impl FnOnce() -> oneshot::Receiver<Found>,
-    ) -> Verdict {
+    ) -> RecordAction {
         let is_there = |count: u32| {
             partition.is_none_or(|number| u32::try_from(number).is_ok_and(|number| number < count))
         };
         let is_recent = |since: Instant| now.saturating_duration_since(since) < MISSING_TTL;
         if let Some(lookup) = &mut self.lookup {
             let answer = match lookup.answer.try_recv() {
-                Err(TryRecvError::Empty) => return Verdict::Wait,
+                Err(TryRecvError::Empty) => return RecordAction::Wait,
                 answer => answer.ok(),
             };
             let about = self.lookup.take().map(|lookup| lookup.topic).unwrap_or_default();
@@ -110,24 +110,24 @@ impl TopicLookup {
                 // The result for another topic: it is kept, and this topic is looked up below.
                 Some(_) | None if !is_mine => {}
                 Some(Found::Partitions(count)) if !is_there(count) => {
-                    return Verdict::Beyond(count);
+                    return RecordAction::Beyond(count);
                 }
-                Some(Found::Missing(why)) => return Verdict::Missing(why),
-                Some(Found::NotCreated(_)) => return Verdict::Wait,
-                Some(Found::Partitions(_)) | None => return Verdict::Go,
+                Some(Found::Missing(why)) => return RecordAction::Missing(why),
+                Some(Found::NotCreated(_)) => return RecordAction::Wait,
+                Some(Found::Partitions(_)) | None => return RecordAction::Go,
             }
         }
         if self.known.get(topic).is_some_and(|count| is_there(*count)) {
-            return Verdict::Go;
+            return RecordAction::Go;
         }
         if let Some((_, why)) = self.missing.get(topic).filter(|(since, _)| is_recent(*since)) {
-            return Verdict::Missing(why.clone());
+            return RecordAction::Missing(why.clone());
         }
         if self.not_created.get(topic).is_some_and(|(at, _)| is_recent(*at)) {
-            return Verdict::Wait;
+            return RecordAction::Wait;
         }
         self.lookup = Some(Lookup { topic: topic.to_owned(), answer: look_up() });
-        Verdict::Wait
+        RecordAction::Wait
     }
 
     /// The topic's number of partitions, if it was looked up.
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     /// The verdict on that partition, if the brokers respond at once.
-    fn verdict(partitions: &mut TopicLookup, partition: i32, count: Option<u32>) -> Verdict {
+    fn verdict(partitions: &mut TopicLookup, partition: i32, count: Option<u32>) -> RecordAction {
         partitions.verdict("t", Some(partition), Instant::now(), || {
             let (sender, answer) = oneshot::channel();
             if let Some(count) = count {
@@ -176,24 +176,24 @@ mod tests {
     #[test]
     fn topic_is_looked_up_once_and_again_before_a_rejection() {
         let mut partitions = TopicLookup::default();
-        assert_eq!(verdict(&mut partitions, 2, Some(3)), Verdict::Wait);
+        assert_eq!(verdict(&mut partitions, 2, Some(3)), RecordAction::Wait);
         for _ in 0..2 {
-            assert_eq!(verdict(&mut partitions, 2, None), Verdict::Go);
+            assert_eq!(verdict(&mut partitions, 2, None), RecordAction::Go);
         }
         // A partition that was added since.
-        assert_eq!(verdict(&mut partitions, 3, Some(4)), Verdict::Wait);
-        assert_eq!(verdict(&mut partitions, 3, None), Verdict::Go);
-        assert_eq!(verdict(&mut partitions, 4, Some(4)), Verdict::Wait);
-        assert_eq!(verdict(&mut partitions, 4, None), Verdict::Beyond(4));
+        assert_eq!(verdict(&mut partitions, 3, Some(4)), RecordAction::Wait);
+        assert_eq!(verdict(&mut partitions, 3, None), RecordAction::Go);
+        assert_eq!(verdict(&mut partitions, 4, Some(4)), RecordAction::Wait);
+        assert_eq!(verdict(&mut partitions, 4, None), RecordAction::Beyond(4));
         partitions.forget();
-        assert_eq!(verdict(&mut partitions, 0, Some(1)), Verdict::Wait);
+        assert_eq!(verdict(&mut partitions, 0, Some(1)), RecordAction::Wait);
     }
 
     #[test]
     fn record_is_queued_if_the_lookup_has_no_result() {
         let mut partitions = TopicLookup::default();
-        assert_eq!(verdict(&mut partitions, 2, None), Verdict::Wait);
-        assert_eq!(verdict(&mut partitions, 2, None), Verdict::Go);
+        assert_eq!(verdict(&mut partitions, 2, None), RecordAction::Wait);
+        assert_eq!(verdict(&mut partitions, 2, None), RecordAction::Go);
     }
 
     #[test]
@@ -207,14 +207,14 @@ mod tests {
             })
         };
         for after in [Duration::ZERO, MISSING_TTL] {
-            assert_eq!(verdict(after, Found::Missing(None)), Verdict::Wait);
+            assert_eq!(verdict(after, Found::Missing(None)), RecordAction::Wait);
             for _ in 0..2 {
-                assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Missing(None));
+                assert_eq!(verdict(after, Found::Partitions(1)), RecordAction::Missing(None));
             }
         }
         let after = 2 * MISSING_TTL;
-        assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Wait);
-        assert_eq!(verdict(after, Found::Missing(None)), Verdict::Go);
+        assert_eq!(verdict(after, Found::Partitions(1)), RecordAction::Wait);
+        assert_eq!(verdict(after, Found::Missing(None)), RecordAction::Go);
     }
 
     #[test]
@@ -233,20 +233,20 @@ mod tests {
         let not = || Found::NotCreated("few".to_owned());
         let news =
             |topic: &str| Some(News::NotCreated { topic: topic.to_owned(), why: "few".to_owned() });
-        assert_eq!(offer(&mut topics, "a", Duration::ZERO, not()), (1, Verdict::Wait));
+        assert_eq!(offer(&mut topics, "a", Duration::ZERO, not()), (1, RecordAction::Wait));
         // The answer comes to a record of another topic.
-        assert_eq!(offer(&mut topics, "b", Duration::ZERO, not()), (2, Verdict::Wait));
+        assert_eq!(offer(&mut topics, "b", Duration::ZERO, not()), (2, RecordAction::Wait));
         assert_eq!(topics.take_news(), news("a"));
         let half = MISSING_TTL / 2;
-        assert_eq!(offer(&mut topics, "a", half, not()), (2, Verdict::Wait));
+        assert_eq!(offer(&mut topics, "a", half, not()), (2, RecordAction::Wait));
         assert_eq!((topics.take_news(), topics.take_news()), (news("b"), None));
-        assert_eq!(offer(&mut topics, "b", half, not()), (2, Verdict::Wait));
+        assert_eq!(offer(&mut topics, "b", half, not()), (2, RecordAction::Wait));
         let there = || Found::Partitions(1);
         let later = half + MISSING_TTL;
-        assert_eq!(offer(&mut topics, "a", later, there()), (3, Verdict::Wait));
-        assert_eq!(offer(&mut topics, "b", later, there()), (4, Verdict::Wait));
+        assert_eq!(offer(&mut topics, "a", later, there()), (3, RecordAction::Wait));
+        assert_eq!(offer(&mut topics, "b", later, there()), (4, RecordAction::Wait));
         assert_eq!(topics.take_news(), None, "one is left");
-        assert_eq!(offer(&mut topics, "b", later, not()), (4, Verdict::Go));
+        assert_eq!(offer(&mut topics, "b", later, not()), (4, RecordAction::Go));
         assert_eq!(topics.take_news(), Some(News::Created));
     }
 
@@ -255,16 +255,19 @@ mod tests {
         let mut partitions = TopicLookup::default();
         let (sender, answer) = oneshot::channel();
         let now = Instant::now();
-        assert_eq!(partitions.verdict("other", Some(0), now, || answer), Verdict::Wait);
-        assert_eq!(verdict(&mut partitions, 0, None), Verdict::Wait);
+        assert_eq!(partitions.verdict("other", Some(0), now, || answer), RecordAction::Wait);
+        assert_eq!(verdict(&mut partitions, 0, None), RecordAction::Wait);
         sender.send(Found::Partitions(1)).expect("it is awaited");
         assert_eq!(
             verdict(&mut partitions, 0, Some(1)),
-            Verdict::Wait,
+            RecordAction::Wait,
             "starts a lookup of its own"
         );
-        assert_eq!(verdict(&mut partitions, 0, None), Verdict::Go);
-        assert_eq!(partitions.verdict("other", None, now, || panic!("it is known")), Verdict::Go);
+        assert_eq!(verdict(&mut partitions, 0, None), RecordAction::Go);
+        assert_eq!(
+            partitions.verdict("other", None, now, || panic!("it is known")),
+            RecordAction::Go
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::state::read_nats_state;
 use crate::config::{Config, Environment};
 use crate::destination::nats::NatsConfig;
 use crate::destination::nats::{
-    Facts, Failure, KEY, StreamConfig, StreamInfo, bucket, connect, covers, inspect, unfit,
+    Failure, Inspection, KEY, StreamConfig, StreamInfo, bucket, connect, covers, inspect, unfit,
 };
 use crate::destination::parts::stored::{self, SlotAt};
 use crate::findings::{Finding, Findings};
@@ -97,7 +97,7 @@ fn unusable(nats: &NatsConfig, failure: &Failure) -> Finding {
 
 fn check_facts(
     (config, nats): (&Config, &NatsConfig),
-    facts: &Facts,
+    facts: &Inspection,
     stored: Option<(&SlotAt, stored::Read)>,
     findings: &mut Findings,
 ) {
@@ -295,7 +295,7 @@ fn check_limits(nats: &NatsConfig, stream: &StreamConfig, findings: &mut Finding
 }
 
 /// Checks whether the stream could take a message now.
-fn check_room(nats: &NatsConfig, facts: &Facts, stream: &StreamInfo, findings: &mut Findings) {
+fn check_room(nats: &NatsConfig, facts: &Inspection, stream: &StreamInfo, findings: &mut Findings) {
     let StreamInfo { config, state } = stream;
     let is_reached = |limit: i64, used: u64| limit > 0 && used >= limit.unsigned_abs();
     let limits = [
@@ -320,7 +320,7 @@ fn full(text: String) -> Finding {
 
 fn check_state(
     nats: &NatsConfig,
-    facts: &Facts,
+    facts: &Inspection,
     stored: Option<(&SlotAt, stored::Read)>,
     findings: &mut Findings,
 ) {

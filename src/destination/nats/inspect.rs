@@ -1,4 +1,4 @@
-//! Facts about servers and streams, for the preflight checks.
+//! Inspection about servers and streams, for the preflight checks.
 
 use async_nats::Client;
 
@@ -9,7 +9,7 @@ use super::state_key::read;
 
 /// What is found.
 #[derive(Debug)]
-pub(crate) struct Facts {
+pub(crate) struct Inspection {
     /// The version of the server.
     pub(crate) version: String,
     /// What the account uses.
@@ -23,10 +23,10 @@ pub(crate) struct Facts {
 }
 
 /// Reads them.
-pub(crate) async fn inspect(client: &Client, config: &NatsConfig) -> Result<Facts, Failure> {
+pub(crate) async fn inspect(client: &Client, config: &NatsConfig) -> Result<Inspection, Failure> {
     let account = account_info(client).await?;
     let stream = stream_info(client, &config.stream).await?;
     let bucket = stream_info(client, &format!("KV_{}", bucket(&config.stream))).await?;
     let has_state = bucket.is_some() && read(client, config).await?.is_some();
-    Ok(Facts { version: client.server_info().version, account, stream, bucket, has_state })
+    Ok(Inspection { version: client.server_info().version, account, stream, bucket, has_state })
 }

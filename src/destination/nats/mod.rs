@@ -54,7 +54,7 @@ pub(crate) use config::bucket;
 pub(crate) use config::{NatsConfig, NatsSource};
 pub(crate) use connection::{Connection, connect};
 pub(crate) use failure::Failure;
-pub(crate) use inspect::{Facts, inspect};
+pub(crate) use inspect::{Inspection, inspect};
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;

@@ -3,7 +3,7 @@
 use super::settings::rabbit_config;
 use crate::config::{Config, Environment};
 use crate::destination::rabbitmq::RabbitConfig;
-use crate::destination::rabbitmq::{Facts, Failure, inspect};
+use crate::destination::rabbitmq::{Failure, Inspection, inspect};
 use crate::findings::{Finding, Findings};
 use crate::record::Policy;
 
@@ -75,7 +75,7 @@ fn check_encryption(rabbit: &RabbitConfig, findings: &mut Findings) {
     }
 }
 
-fn check_exchange(rabbit: &RabbitConfig, facts: &Facts, findings: &mut Findings) {
+fn check_exchange(rabbit: &RabbitConfig, facts: &Inspection, findings: &mut Findings) {
     let name = &rabbit.exchange;
     findings.add(match &facts.exchange {
         Ok(()) if name.is_empty() => {
@@ -88,7 +88,7 @@ fn check_exchange(rabbit: &RabbitConfig, facts: &Facts, findings: &mut Findings)
     });
 }
 
-fn check_dead_letters(rabbit: &RabbitConfig, facts: &Facts, findings: &mut Findings) {
+fn check_dead_letters(rabbit: &RabbitConfig, facts: &Inspection, findings: &mut Findings) {
     let name = &rabbit.dead_letters;
     findings.add(match &facts.dead_letters {
         Ok(()) => {

@@ -72,9 +72,9 @@ fn is_close_ok(frame: &AMQPFrame) -> bool {
     matches!(frame, AMQPFrame::Method(0, AMQPClass::Connection(connection::AMQPMethod::CloseOk(_))))
 }
 
-/// Facts about a broker, for the preflight checks.
+/// Inspection about a broker, for the preflight checks.
 #[derive(Debug)]
-pub(crate) struct Facts {
+pub(crate) struct Inspection {
     /// Name and version.
     pub(crate) product: String,
     /// Whether the exchange exists.
@@ -101,7 +101,7 @@ pub(super) async fn open(config: &RabbitConfig) -> Result<Channel, Failure> {
 }
 
 /// Reads facts about the broker.
-pub(crate) async fn inspect(config: &RabbitConfig) -> Result<Facts, Failure> {
+pub(crate) async fn inspect(config: &RabbitConfig) -> Result<Inspection, Failure> {
     within(config, async {
         let (mut wire, product, _) = log_in(config).await?;
         // What does not exist closes its channel.
@@ -116,7 +116,7 @@ pub(crate) async fn inspect(config: &RabbitConfig) -> Result<Facts, Failure> {
             open_channel(&mut wire, 2).await?;
         }
         let dead_letters = queue_exists(&mut wire, channel, &config.dead_letters).await;
-        Ok(Facts { product, exchange, dead_letters })
+        Ok(Inspection { product, exchange, dead_letters })
     })
     .await
 }

@@ -43,7 +43,7 @@ use crate::record::Names;
 use crate::sink::BoxFuture;
 
 pub(crate) use config::{RabbitConfig, RabbitSource};
-pub(crate) use connection::{Facts, inspect};
+pub(crate) use connection::{Inspection, inspect};
 pub(crate) use failure::Failure;
 pub(super) use message::NAMES;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::settings::sqs_config;
 use crate::config::{Config, Environment};
 use crate::destination::parts::attempts::Failure;
 use crate::destination::sqs::SqsConfig;
-use crate::destination::sqs::{Connection, Facts, QueueKind};
+use crate::destination::sqs::{Connection, QueueAttributes, QueueKind};
 use crate::findings::{Finding, Findings};
 
 const SUBJECT: &str = "SQS";
@@ -76,7 +76,7 @@ fn check_plain(sqs: &SqsConfig, findings: &mut Findings) {
     }
 }
 
-fn check_queue(kind: QueueKind, name: &str, facts: &Facts, findings: &mut Findings) {
+fn check_queue(kind: QueueKind, name: &str, facts: &QueueAttributes, findings: &mut Findings) {
     let codes = match kind {
         QueueKind::Events => ("sqs_queue", "sqs_retention"),
         QueueKind::DeadLetters => ("sqs_dead_letter_queue", "sqs_dead_letter_retention"),

@@ -42,7 +42,7 @@ pub(crate) struct Connection {
 
 /// What is known of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct QueueAttributes {
     pub(crate) limits: Limits,
     /// How long it keeps a message, in seconds; `None`: it does not say.
     pub(crate) retention_seconds: Option<u64>,
@@ -54,7 +54,9 @@ pub(crate) struct Facts {
 
 impl Connection {
     /// Makes a client, and reads what the queues are.
-    pub(crate) async fn open(config: SqsConfig) -> Result<(Self, [Option<Facts>; 2]), Failure> {
+    pub(crate) async fn open(
+        config: SqsConfig,
+    ) -> Result<(Self, [Option<QueueAttributes>; 2]), Failure> {
         let connection = Self::new(config).await?;
         let mut facts = [None, None];
         for kind in QueueKind::ALL {
@@ -70,7 +72,7 @@ impl Connection {
     }
 
     /// What a queue is; `None`: there is none.
-    pub(super) async fn facts(&self, kind: QueueKind) -> Result<Option<Facts>, Failure> {
+    pub(super) async fn facts(&self, kind: QueueKind) -> Result<Option<QueueAttributes>, Failure> {
         match self.config.queue(kind) {
             Some(queue) => Ok(Some(self.facts_of(queue).await?)),
             None => Ok(None),
@@ -78,7 +80,7 @@ impl Connection {
     }
 
     /// The attributes of a queue that has to be there, and be a FIFO queue.
-    async fn facts_of(&self, queue: &QueueUrl) -> Result<Facts, Failure> {
+    async fn facts_of(&self, queue: &QueueUrl) -> Result<QueueAttributes, Failure> {
         let asked = self
             .client
             .get_queue_attributes()
@@ -104,7 +106,7 @@ impl Connection {
             )));
         }
         let number = |name| text(name).and_then(|text| text.parse().ok());
-        Ok(Facts {
+        Ok(QueueAttributes {
             limits: Limits {
                 bytes: number(&QueueAttributeName::MaximumMessageSize).unwrap_or(MESSAGE_BYTES),
             },

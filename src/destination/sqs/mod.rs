@@ -29,7 +29,7 @@ use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
 
-pub(crate) use client::{Connection, Facts};
+pub(crate) use client::{Connection, QueueAttributes};
 pub(crate) use config::QueueKind;
 pub(crate) use config::{SqsConfig, SqsSource};
 pub(super) use message::NAMES;

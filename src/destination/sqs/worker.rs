@@ -15,10 +15,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 
-use super::client::{Connection, Facts};
+use super::client::{Connection, QueueAttributes};
 use super::config::{QueueKind, SqsSource};
 use super::message::{Limits, Message};
-use super::schedule::{Batch, Delivery, Group, Schedule};
+use super::schedule::{Batch, Group, OutgoingMessage, Schedule};
 use super::verdict::{Rejection, Verdict};
 use crate::destination::parts::attempts::{Attempts, Failure, REJECTIONS};
 use crate::destination::parts::delays::delays;
@@ -56,7 +56,7 @@ pub(super) type LimitsSender = watch::Sender<Option<[Limits; 2]>>;
 
 pub(super) struct Worker {
     source: SqsSource,
-    deliveries: UnboundedReceiver<Vec<Delivery>>,
+    deliveries: UnboundedReceiver<Vec<OutgoingMessage>>,
     epoch: watch::Receiver<u64>,
     limits: LimitsSender,
     attempts: Arc<Attempts<Lane>>,
@@ -137,7 +137,7 @@ enum Ended {
 impl Worker {
     pub(super) fn new(
         source: SqsSource,
-        (deliveries, epoch): (UnboundedReceiver<Vec<Delivery>>, watch::Receiver<u64>),
+        (deliveries, epoch): (UnboundedReceiver<Vec<OutgoingMessage>>, watch::Receiver<u64>),
         limits: LimitsSender,
         attempts: Arc<Attempts<Lane>>,
     ) -> Self {
@@ -209,9 +209,9 @@ impl Worker {
     }
 
     /// What is not known now is as before.
-    fn note_limits(&self, events: Option<&Facts>, letters: Option<&Facts>) {
+    fn note_limits(&self, events: Option<&QueueAttributes>, letters: Option<&QueueAttributes>) {
         let known = *self.limits.borrow();
-        let limits = |facts: Option<&Facts>, kind: QueueKind| {
+        let limits = |facts: Option<&QueueAttributes>, kind: QueueKind| {
             facts.map(|facts| facts.limits).or(known.map(|known| known[kind as usize]))
         };
         let events = limits(events, QueueKind::Events);
@@ -299,7 +299,7 @@ impl Worker {
         }
     }
 
-    fn push(&mut self, deliveries: Vec<Delivery>) {
+    fn push(&mut self, deliveries: Vec<OutgoingMessage>) {
         // The epoch is raised before records of it are sent.
         self.note_epoch();
         let epoch = *self.epoch.borrow();
@@ -318,7 +318,7 @@ impl Worker {
             Ok(verdicts) => {
                 self.accepts(batch.queue);
                 for (delivery, verdict) in batch.deliveries.into_iter().zip(verdicts) {
-                    self.settle(delivery, verdict);
+                    self.apply(delivery, verdict);
                 }
                 false
             }
@@ -354,14 +354,14 @@ impl Worker {
         let is_single = batch.deliveries.len() == 1;
         for delivery in batch.deliveries {
             if is_single && delivery.rejections + 1 >= REJECTIONS {
-                self.settle(delivery, Verdict::Suspect(refusal.clone()));
+                self.apply(delivery, Verdict::Suspect(refusal.clone()));
             } else {
                 self.again(delivery, Schedule::again_alone);
             }
         }
     }
 
-    fn settle(&mut self, delivery: Delivery, verdict: Verdict) {
+    fn apply(&mut self, delivery: OutgoingMessage, verdict: Verdict) {
         let group = delivery.group;
         let is_current = delivery.sent.epoch == *self.epoch.borrow();
         match verdict {
@@ -394,7 +394,11 @@ impl Worker {
     }
 
     /// Sends a message again, unless it is produced again.
-    fn again(&mut self, delivery: Delivery, again: impl FnOnce(&mut Schedule, Delivery)) {
+    fn again(
+        &mut self,
+        delivery: OutgoingMessage,
+        again: impl FnOnce(&mut Schedule, OutgoingMessage),
+    ) {
         if delivery.sent.epoch == *self.epoch.borrow() {
             again(&mut self.schedule, delivery);
         } else {
@@ -416,7 +420,7 @@ impl Worker {
     }
 
     /// A queue rejects these messages, and would reject all.
-    fn rejects(&mut self, queue: QueueKind, failure: Failure, deliveries: &[Delivery]) {
+    fn rejects(&mut self, queue: QueueKind, failure: Failure, deliveries: &[OutgoingMessage]) {
         let epoch = *self.epoch.borrow();
         let current = deliveries.iter().filter(|one| one.sent.epoch == epoch);
         let mut topics = current.map(|one| one.sent.topic.as_str()).peekable();
@@ -431,7 +435,7 @@ impl Worker {
 }
 
 /// What the queues are, after a while, as far as they can be asked about.
-async fn facts_later(connection: &Connection) -> [Option<Facts>; 2] {
+async fn facts_later(connection: &Connection) -> [Option<QueueAttributes>; 2] {
     sleep(LIMITS_INTERVAL).await;
     let mut facts = [None, None];
     for kind in QueueKind::ALL {

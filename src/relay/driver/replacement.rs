@@ -113,8 +113,9 @@ impl<P: Source> Relay<P> {
         let delay = self.replay.begin((from, self.core.verdicts()), self.core.resume_at());
         let reason = self.core.wants_replay().unwrap_or("requested");
         let of = (reason, self.core.isolated());
-        self.diagnostics.event_log.replay(of, from, delay, self.delivery.delivered);
-        Ok(self.replace_producer().await? && self.settle_during(sleep(delay)).await?.is_some())
+        self.diagnostics.outage_log.replay(of, from, delay, self.delivery.delivered);
+        Ok(self.replace_producer().await?
+            && self.apply_reports_during(sleep(delay)).await?.is_some())
     }
 
     /// In exactly-once mode: discards what is not committed, which the next session produces again. It
@@ -142,7 +143,7 @@ impl<P: Source> Relay<P> {
             }
         };
         if replaced.is_none() {
-            return self.settle().map(|()| false);
+            return self.apply_reports().map(|()| false);
         }
         if (self.core.is_exactly_once() || self.sink.is_fenced_by_state())
             && let Some(keeper) = &mut self.state

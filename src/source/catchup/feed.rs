@@ -25,11 +25,11 @@ use crate::excerpt::line;
 use crate::lsn::Lsn;
 use crate::source::SlotMetrics;
 use crate::source::SourceError;
-use crate::source::catalog::Facts;
+use crate::source::catalog::CatalogState;
 use crate::source::connection::connect::Control;
 use crate::source::connection::deadline::answered;
 use crate::source::error::with_causes;
-use crate::source::feed::feed_base::{Connection, FeedBase, connection_ended, message};
+use crate::source::feed::feed_base::{FeedBase, SqlConnection, connection_ended, message};
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::slot_error::SlotError;
 
@@ -69,7 +69,7 @@ pub struct CatchupFeed {
 struct Abandoned {
     error: SlotError,
     /// The query for the end of WAL, up to which the copy is read.
-    end: Option<Query<Facts>>,
+    end: Option<Query<CatalogState>>,
 }
 
 /// Advances the slot on a connection of its own, since that may take long.
@@ -112,7 +112,7 @@ pub(in crate::source) async fn advance(
     let advanced = client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await;
     let row = advanced.map_err(|error| advance_error(&error, slot))?;
     let Some(row) = row else {
-        let found = Facts::read(client, slot).await?.require_slot(slot)?;
+        let found = CatalogState::read(client, slot).await?.require_slot(slot)?;
         return Err(SourceError::slot_advanced(slot, at, found));
     };
     let text: String =
@@ -175,7 +175,7 @@ impl SlotAdvancer {
 
     /// Checks that the slot's position is the one that this feed advanced it to.
     async fn check_position(&self) -> Result<(), SourceError> {
-        let facts = Facts::read(&self.peer.client, &self.slot);
+        let facts = CatalogState::read(&self.peer.client, &self.slot);
         let facts = answered("the connection that advances the slot", facts).await?;
         let found = facts.require_slot(&self.slot)?;
         if found > self.schedule.position() {
@@ -271,13 +271,16 @@ impl CatchupFeed {
     fn abandon(&mut self, error: SlotError) {
         let (client, slot) = (Arc::clone(&self.base.control.client), self.base.slot.clone());
         let end = Query::start(async move {
-            answered("the control connection", Facts::read(&client, &slot)).await
+            answered("the control connection", CatalogState::read(&client, &slot)).await
         });
         self.abandoned = Some(Abandoned { error, end: Some(end) });
     }
 
     /// Reads the copy of an unusable slot up to the end of WAL.
-    fn read_to_the_end(&mut self, end: Result<Facts, SourceError>) -> Result<(), SourceError> {
+    fn read_to_the_end(
+        &mut self,
+        end: Result<CatalogState, SourceError>,
+    ) -> Result<(), SourceError> {
         let flushed = match end {
             Ok(facts) => facts.flushed,
             Err(because) => return Err(self.abandoned(Some(&because)).unwrap_or(because)),
@@ -407,7 +410,7 @@ impl CatchupFeed {
                     continue;
                 }
                 ended = &mut self.base.control.ended => {
-                    return Err(self.lost(Connection::Control, ended));
+                    return Err(self.lost(SqlConnection::Control, ended));
                 }
                 // The server sends nothing before it has decoded the whole batch.
                 () = sleep_until(self.progress_log.due()), if reading && !is_read => {
@@ -415,9 +418,9 @@ impl CatchupFeed {
                     continue;
                 }
                 part = self.batches.next(), if reading && !is_read => part,
-                ended = &mut self.advancing.ended => return Err(self.lost(Connection::Advancing, ended)),
+                ended = &mut self.advancing.ended => return Err(self.lost(SqlConnection::Advancing, ended)),
                 ended = &mut self.reading.ended, if !is_read => {
-                    let error = self.lost(Connection::Reading, ended);
+                    let error = self.lost(SqlConnection::Reading, ended);
                     self.progress.connection_lost();
                     return Err(error);
                 }
@@ -431,7 +434,7 @@ impl CatchupFeed {
     /// The error of a feed whose connection has ended.
     fn lost(
         &mut self,
-        connection: Connection,
+        connection: SqlConnection,
         ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
     ) -> SourceError {
         let error = connection_ended(connection, ended);
@@ -505,7 +508,7 @@ impl CatchupFeed {
 }
 
 /// The end of WAL, if it was queried. Cancel-safe.
-async fn end_of_wal(abandoned: &mut Option<Abandoned>) -> Result<Facts, SourceError> {
+async fn end_of_wal(abandoned: &mut Option<Abandoned>) -> Result<CatalogState, SourceError> {
     match abandoned {
         Some(Abandoned { end: Some(end), .. }) => end.answer().await,
         _ => std::future::pending().await,

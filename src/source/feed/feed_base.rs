@@ -45,7 +45,7 @@ pub(in crate::source) fn message(bytes: &Bytes) -> Result<Message, SourceError> 
 
 /// An SQL connection of a feed.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::source) enum Connection {
+pub(in crate::source) enum SqlConnection {
     /// The connection that every feed has.
     Control,
     /// The connection that a catch-up reads on.
@@ -56,13 +56,13 @@ pub(in crate::source) enum Connection {
 
 /// The error of a feed whose SQL connection has ended.
 pub(in crate::source) fn connection_ended(
-    connection: Connection,
+    connection: SqlConnection,
     ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
 ) -> SourceError {
     let what = match connection {
-        Connection::Control => "the control connection ended",
-        Connection::Reading => "the connection that reads the backlog ended",
-        Connection::Advancing => "the connection that advances the slot ended",
+        SqlConnection::Control => "the control connection ended",
+        SqlConnection::Reading => "the connection that reads the backlog ended",
+        SqlConnection::Advancing => "the connection that advances the slot ended",
     };
     match ended {
         Ok(Err(error)) => SourceError::query(what, &error),

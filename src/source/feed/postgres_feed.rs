@@ -16,7 +16,9 @@ use crate::source::feed::message_text::MessageText;
 use crate::source::feed::stream::StreamFeed;
 use crate::source::feed::visibility::{Passage, Visibility};
 use crate::source::feed::{Feed, Received, SwitchFeed, VisibilityWaits};
-use crate::source::identity::history::{HistoryCheck, PublishedHistory, SkippedRelations, Verdict};
+use crate::source::identity::history::{
+    HistoryCheck, MessageAction, PublishedHistory, SkippedRelations,
+};
 use crate::source::identity::publication_fingerprint::PublicationFingerprint;
 use crate::source::identity::server_identity::ServerIdentity;
 use crate::source::instances::halt_notice;
@@ -207,8 +209,8 @@ impl PostgresFeed {
                 Received::Message(message) => self.checks[index].message(message)?,
                 Received::Keepalive(wal_end) => self.checks[index].keepalive(*wal_end)?,
             };
-            is_skipped |= verdict == Verdict::Skip;
-            if verdict == Verdict::Same {
+            is_skipped |= verdict == MessageAction::Skip;
+            if verdict == MessageAction::Same {
                 self.checks.remove(index);
             }
         }

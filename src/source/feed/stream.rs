@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use crate::lsn::Lsn;
 use crate::source::SlotMetrics;
 use crate::source::SourceError;
-use crate::source::catalog::Facts;
+use crate::source::catalog::CatalogState;
 use crate::source::catchup::policy::LagDetector;
 use crate::source::config::{CatchUp, SourceConfig};
 use crate::source::error::Phase;
-use crate::source::feed::feed_base::{Connection, FeedBase, connection_ended, message};
+use crate::source::feed::feed_base::{FeedBase, SqlConnection, connection_ended, message};
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::wire::{Event, Replication, WireError};
 
@@ -56,7 +56,7 @@ impl StreamFeed {
         self.client.ask();
         loop {
             let answered = timeout(POLL_INTERVAL, self.answered()).await;
-            let facts = Facts::read(&self.base.control.client, &self.base.slot).await?;
+            let facts = CatalogState::read(&self.base.control.client, &self.base.slot).await?;
             let confirmed = facts.slot.and_then(|slot| slot.confirmed_flush);
             if confirmed.is_some_and(|confirmed| confirmed >= lsn) {
                 return Ok(());
@@ -121,7 +121,7 @@ impl StreamFeed {
                 }
                 event = next(&mut self.client, reading) => event,
                 ended = &mut self.base.control.ended => {
-                    return Err(connection_ended(Connection::Control, ended));
+                    return Err(connection_ended(SqlConnection::Control, ended));
                 }
             };
             return self.received(event);

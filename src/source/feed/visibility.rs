@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_postgres::Statement;
 
 use crate::pgoutput::{Begin, Message};
-use crate::source::catalog::Facts;
+use crate::source::catalog::CatalogState;
 use crate::source::connection::connect::SqlClient;
 use crate::source::connection::deadline::answered;
 use crate::source::error::SourceError;
@@ -98,7 +98,7 @@ impl Visibility {
     /// For the server of `client`, which must be a primary.
     pub(in crate::source) async fn prepare(
         client: Arc<SqlClient>,
-        facts: &Facts,
+        facts: &CatalogState,
     ) -> Result<Self, SourceError> {
         if facts.in_recovery {
             return Err(SourceError::Setup(

@@ -243,7 +243,7 @@ impl SkippedRelations {
 
 /// How to handle a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MessageAction {
     /// It was passed on before.
     Skip,
     /// Pass it on; the comparison continues.
@@ -299,43 +299,43 @@ impl HistoryCheck {
     }
 
     /// Compares a message of the stream. Messages must be passed in order.
-    pub fn message(&mut self, message: &Message) -> Result<Verdict, SourceError> {
+    pub fn message(&mut self, message: &Message) -> Result<MessageAction, SourceError> {
         match message {
             Message::Begin(begin) => self.begin(begin),
             Message::Commit(_) if self.is_skipping => {
                 self.is_skipping = false;
-                Ok(Verdict::Skip)
+                Ok(MessageAction::Skip)
             }
             Message::Logical(logical) if !logical.transactional => {
-                Ok(if logical.lsn < self.start { Verdict::Skip } else { Verdict::Pass })
+                Ok(if logical.lsn < self.start { MessageAction::Skip } else { MessageAction::Pass })
             }
             Message::Insert(_) | Message::Logical(_) => match self.is_unknown {
                 Some(commit_lsn) => Err(self.different(&format!(
                     "a transaction that commits at {commit_lsn} was not there before"
                 ))),
-                None if self.is_skipping => Ok(Verdict::Skip),
+                None if self.is_skipping => Ok(MessageAction::Skip),
                 None => {
                     self.has_passed = true;
-                    Ok(Verdict::Pass)
+                    Ok(MessageAction::Pass)
                 }
             },
             Message::Update(_) | Message::Delete(_) | Message::Truncate(_) if self.is_skipping => {
-                Ok(Verdict::Skip)
+                Ok(MessageAction::Skip)
             }
             // A stream sends a relation message once, which may be in the skipped part: see
             // [`SkippedRelations`].
-            Message::Relation(_) if self.is_skipping => Ok(Verdict::Skip),
+            Message::Relation(_) if self.is_skipping => Ok(MessageAction::Skip),
             Message::Relation(_)
             | Message::Type(_)
             | Message::Origin
             | Message::Commit(_)
             | Message::Update(_)
             | Message::Delete(_)
-            | Message::Truncate(_) => Ok(Verdict::Pass),
+            | Message::Truncate(_) => Ok(MessageAction::Pass),
         }
     }
 
-    fn begin(&mut self, begin: &Begin) -> Result<Verdict, SourceError> {
+    fn begin(&mut self, begin: &Begin) -> Result<MessageAction, SourceError> {
         let next = self.required.front().copied();
         let is_required = next.is_some_and(|next| next.commit_lsn == begin.commit_lsn);
         if let Some(next) = next {
@@ -359,11 +359,11 @@ impl HistoryCheck {
             || is_passed_on && !self.is_complete() && self.with_rows.front().is_some_and(is_other);
         self.is_unknown = is_unknown.then_some(begin.commit_lsn);
         Ok(if self.is_skipping {
-            Verdict::Skip
+            MessageAction::Skip
         } else if self.is_complete() && begin.commit_lsn >= self.quiet.end {
-            Verdict::Same
+            MessageAction::Same
         } else {
-            Verdict::Pass
+            MessageAction::Pass
         })
     }
 
@@ -397,13 +397,13 @@ impl HistoryCheck {
     }
 
     /// Compares a keepalive: the server has sent everything that committed before `wal_end`.
-    pub fn keepalive(&mut self, wal_end: Lsn) -> Result<Verdict, SourceError> {
+    pub fn keepalive(&mut self, wal_end: Lsn) -> Result<MessageAction, SourceError> {
         match self.required.front().copied() {
             Some(next) if next.commit_lsn < wal_end => Err(self.missing(next)),
-            None if wal_end >= self.quiet.end => Ok(Verdict::Same),
+            None if wal_end >= self.quiet.end => Ok(MessageAction::Same),
             // Before the start it was passed on by the last session.
-            _ if self.with_state.is_some() && wal_end <= self.quiet.end => Ok(Verdict::Pass),
-            _ => Ok(Verdict::Skip),
+            _ if self.with_state.is_some() && wal_end <= self.quiet.end => Ok(MessageAction::Pass),
+            _ => Ok(MessageAction::Skip),
         }
     }
 

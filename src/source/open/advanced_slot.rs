@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::lsn::Lsn;
-use crate::source::catalog::Facts;
+use crate::source::catalog::CatalogState;
 use crate::source::config::{APPLICATION_NAME, SourceConfig};
 use crate::source::connection::connect::SqlClient;
 use crate::source::error::{Holder, SourceError};
@@ -45,10 +45,10 @@ pub(in crate::source) async fn check_other_instances(
     client: &Arc<SqlClient>,
     config: &SourceConfig,
     resume: &Resume,
-    (facts, holder): (Facts, Option<LockHolder>),
+    (facts, holder): (CatalogState, Option<LockHolder>),
     own: Option<i32>,
     seen: Holder,
-) -> Result<(Facts, bool), SourceError> {
+) -> Result<(CatalogState, bool), SourceError> {
     let slot = &config.slot;
     if config.temporary_slot || facts.halted_by.is_some() || facts.require_slot(slot).is_err() {
         return Ok((facts, false));
@@ -103,11 +103,11 @@ async fn await_delivered_walpost(
     slot: &str,
     resume: &Resume,
     (accounted, seen): (Lsn, Holder),
-) -> Result<Facts, SourceError> {
+) -> Result<CatalogState, SourceError> {
     let until = Instant::now() + RECONNECT_LIMIT;
     let mut is_logged = false;
     loop {
-        let facts = Facts::read(client, slot).await?;
+        let facts = CatalogState::read(client, slot).await?;
         if !is_advanced_by_unknown(&facts, resume) || facts.halted_by.is_some() {
             return Ok(facts);
         }

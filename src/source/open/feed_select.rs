@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
-use crate::source::catalog::Facts;
+use crate::source::catalog::CatalogState;
 use crate::source::catalog::slot_metrics::Observer;
 use crate::source::catchup::backend_liveness::{AuxConnection, Backend};
 use crate::source::catchup::cost::Backlog;
@@ -38,7 +38,7 @@ use crate::source::open::session_setup::{
     Found, create_temporary_slot, own_process, session_settings, silence_limit, start_replication,
     wal_sender_timeout,
 };
-use crate::source::wire::{Connection, Security, WireError};
+use crate::source::wire::{ReplicationSession, Security, WireError};
 
 /// The step that the opening of a feed has reached.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ pub(in crate::source) struct Opening<'a> {
     pub(in crate::source) resume: &'a Resume,
     pub(in crate::source) control: Control,
     pub(in crate::source) security: Security,
-    pub(in crate::source) facts: Facts,
+    pub(in crate::source) facts: CatalogState,
     pub(in crate::source) catalogs: Catalogs,
     pub(in crate::source) found: Found,
     pub(in crate::source) identity: ServerIdentity,
@@ -70,7 +70,7 @@ impl Opening<'_> {
     /// Starts a catch-up or a stream.
     pub(in crate::source) async fn begin(
         self,
-        client: Connection,
+        client: ReplicationSession,
         settled: bool,
         progress: &Progress,
     ) -> Result<PostgresFeed, SourceError> {
@@ -148,7 +148,7 @@ impl Opening<'_> {
 
     async fn stream(
         mut self,
-        mut client: Connection,
+        mut client: ReplicationSession,
         catch_up: CatchUp,
         progress: &Progress,
     ) -> Result<PostgresFeed, SourceError> {
@@ -174,7 +174,7 @@ impl Opening<'_> {
                 return Err(error);
             }
         };
-        let now = Facts::read(&beside, &config.slot).await?;
+        let now = CatalogState::read(&beside, &config.slot).await?;
         self.check_started(&now)?;
         if let Some(locked) = locked {
             self.unlock(&beside, locked).await?;
@@ -196,7 +196,7 @@ impl Opening<'_> {
         advancing: AuxConnection,
     ) -> Result<PostgresFeed, SourceError> {
         let (config, client) = (self.config, Arc::clone(&advancing.peer.client));
-        let now = Facts::read(&client, &config.slot).await?;
+        let now = CatalogState::read(&client, &config.slot).await?;
         self.check_started(&now)?;
         if let Some(pid) = now.slot.as_ref().and_then(|slot| slot.active_pid) {
             let (slot, pid) = (config.slot.clone(), Some(pid));
@@ -302,7 +302,7 @@ impl Opening<'_> {
     }
 
     /// Checks that the position of the slot, which is held now, is the one that was checked before.
-    fn check_started(&self, facts: &Facts) -> Result<(), SourceError> {
+    fn check_started(&self, facts: &CatalogState) -> Result<(), SourceError> {
         let (config, confirmed) = (self.config, self.found.confirmed.max(self.start_position.ack));
         if config.temporary_slot {
             return Ok(());

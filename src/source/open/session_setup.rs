@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
-use crate::source::catalog::Facts;
+use crate::source::catalog::CatalogState;
 use crate::source::catchup::policy::StartPosition;
 use crate::source::config::{APPLICATION_NAME, SourceConfig};
 use crate::source::connection::connect;
@@ -27,7 +27,7 @@ use crate::source::identity::timeline::Timelines;
 use crate::source::instances::halt_notice;
 use crate::source::instances::slot_lock::DEAD_CLIENT_SETTINGS;
 use crate::source::slot_error::SlotError;
-use crate::source::wire::{self, Connection, Replication, StreamSettings, WireError};
+use crate::source::wire::{self, Replication, ReplicationSession, StreamSettings, WireError};
 
 /// Session settings. The text format of values must not depend on the server's configuration, and
 /// no timeout meant for clients may end the stream.
@@ -91,7 +91,7 @@ pub(in crate::source) async fn prepare(
 /// Checks that the catalogs have everything that a session needs, and that nothing changed.
 pub(in crate::source) async fn check_catalogs(
     config: &SourceConfig,
-    facts: &Facts,
+    facts: &CatalogState,
     resume: &Resume,
     catalogs: &Catalogs,
     check: CatalogCheck,
@@ -138,7 +138,7 @@ pub(in crate::source) async fn check_catalogs(
 /// process has used.
 fn check_slot(
     config: &SourceConfig,
-    facts: &Facts,
+    facts: &CatalogState,
     resume: &Resume,
     fingerprint: &PublicationFingerprint,
     identity: &ServerIdentity,
@@ -179,7 +179,7 @@ pub(in crate::source) fn advanced_error(
 }
 
 /// Whether no client uses the slot, and it is ahead of what walposts are known to have confirmed.
-pub(in crate::source) fn is_advanced_by_unknown(facts: &Facts, resume: &Resume) -> bool {
+pub(in crate::source) fn is_advanced_by_unknown(facts: &CatalogState, resume: &Resume) -> bool {
     let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none());
     let confirmed = slot.and_then(|slot| slot.confirmed_flush);
     resume.accounted().is_some_and(|accounted| confirmed > Some(accounted))
@@ -219,8 +219,8 @@ fn options(conninfo: &ConnInfo, version: i32) -> String {
 pub(in crate::source) async fn connect_replication(
     conninfo: &ConnInfo,
     control: &Control,
-    facts: &Facts,
-) -> Result<Connection, WireError> {
+    facts: &CatalogState,
+) -> Result<ReplicationSession, WireError> {
     let mut options = options(conninfo, facts.version);
     if facts.wal_sender_timeout_ms == 0 {
         // With 0, the server sends no keepalives, so a dead connection would not be detected.
@@ -234,9 +234,9 @@ pub(in crate::source) async fn connect_replication(
 /// Identifies the server; fails if it is not the previous one.
 pub(in crate::source) async fn identify(
     config: &SourceConfig,
-    client: &mut Connection,
+    client: &mut ReplicationSession,
     control: &Control,
-    facts: &Facts,
+    facts: &CatalogState,
     resume: &Resume,
     reached: &Instance,
 ) -> Result<(ServerIdentity, Timelines), SourceError> {
@@ -263,7 +263,7 @@ pub(in crate::source) async fn identify(
 }
 
 /// The history of the server's timelines; the first one has none.
-async fn timelines(client: &mut Connection, timeline: u32) -> Result<Timelines, WireError> {
+async fn timelines(client: &mut ReplicationSession, timeline: u32) -> Result<Timelines, WireError> {
     let history = if timeline > 1 { client.timeline_history(timeline).await? } else { None };
     Ok(Timelines(history))
 }
@@ -315,7 +315,7 @@ pub(in crate::source) async fn server_history(
 /// open.
 pub(in crate::source) async fn create_temporary_slot(
     slot: &str,
-    client: &mut Connection,
+    client: &mut ReplicationSession,
 ) -> Result<(), WireError> {
     let say = || {
         tracing::info!(
@@ -329,8 +329,8 @@ pub(in crate::source) async fn create_temporary_slot(
 /// Starts replication on a session whose server is identified.
 pub(in crate::source) async fn start_replication(
     config: &SourceConfig,
-    client: Connection,
-    facts: &Facts,
+    client: ReplicationSession,
+    facts: &CatalogState,
     start_position: StartPosition,
 ) -> Result<Replication, WireError> {
     let wal_sender_timeout = wal_sender_timeout(facts);
@@ -352,7 +352,7 @@ fn check_identity(
     found: &ServerIdentity,
     fork: Option<Lsn>,
     flushed: Lsn,
-    facts: &Facts,
+    facts: &CatalogState,
     resume: &Resume,
 ) -> Result<(), SourceError> {
     let (identity, confirmed, start) = match resume {
@@ -402,7 +402,7 @@ fn check_identity(
 }
 
 /// The session's `wal_sender_timeout`.
-pub(in crate::source) fn wal_sender_timeout(facts: &Facts) -> Duration {
+pub(in crate::source) fn wal_sender_timeout(facts: &CatalogState) -> Duration {
     match u64::try_from(facts.wal_sender_timeout_ms) {
         Ok(0) | Err(_) => Duration::from_secs(60),
         Ok(millis) => Duration::from_millis(millis),

@@ -15,7 +15,7 @@ use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::outbox::{ColumnNames, FoundTable, Role, TableName};
 use crate::pgoutput::Tuple;
-use crate::source::catalog::Facts;
+use crate::source::catalog::CatalogState;
 use crate::source::catalog::membership::row_filter;
 use crate::source::catalog::unsent_parts::{PartKind, UnsentPart, require_none};
 use crate::source::connection::connect::{self, Control, SqlClient};
@@ -177,7 +177,7 @@ impl RowSnapshot {
         let (system_identifier, timeline, timelines) =
             server_history(conninfo, &control, application_name).await?;
         let client = Arc::clone(&control.client);
-        let facts = Facts::read(&client, &config.slot).await?;
+        let facts = CatalogState::read(&client, &config.slot).await?;
         facts.require_version()?;
         if facts.in_recovery {
             return Err(SourceError::Setup(

@@ -18,13 +18,13 @@ use super::line::{Socket, secure};
 use super::policy::{Login, MESSAGE, Security};
 use super::query::{self, Answer, System};
 use super::startup::{self, Ready};
-use super::stream::{Batch, Event, Pump, Shared, Timing};
+use super::stream::{Event, Pump, ReceivedEvents, Shared, Timing};
 use crate::conninfo::Keepalive;
 use crate::lsn::Lsn;
 use crate::source::connection::connect::Endpoint;
 
 /// A session that does not stream yet. Dropping it closes the connection.
-pub(crate) struct Connection {
+pub(crate) struct ReplicationSession {
     ready: Ready<Socket>,
     security: Security,
 }
@@ -34,14 +34,14 @@ pub(crate) async fn connect(
     endpoint: &Endpoint,
     keepalive: &Keepalive,
     login: &Login<'_>,
-) -> Result<Connection, WireError> {
+) -> Result<ReplicationSession, WireError> {
     // The reader of the stream may pause, so no `tcp_user_timeout`.
     let socket = Socket::connect(&endpoint.host, endpoint.address, keepalive, false).await?;
     let line = secure(socket, endpoint.tls()).await?;
     let ready = startup::start(line, login).await?;
     let (tls, method) = (ready.line.tls_version(), ready.method);
     let security = Security { tls, method, is_local: endpoint.is_local() };
-    Ok(Connection { ready, security })
+    Ok(ReplicationSession { ready, security })
 }
 
 /// What to stream, and how.
@@ -78,7 +78,7 @@ impl StreamSettings {
     }
 }
 
-impl Connection {
+impl ReplicationSession {
     /// How the connection is secured.
     pub(crate) fn security(&self) -> Security {
         self.security
@@ -162,7 +162,7 @@ impl Connection {
 /// A replication stream. Dropping it closes the connection at once and confirms nothing more.
 pub(crate) struct Replication {
     shared: Arc<Shared>,
-    batches: UnboundedReceiver<Batch>,
+    batches: UnboundedReceiver<ReceivedEvents>,
     events: IntoIter<Event>,
     /// Bytes of the current batch, released from the queue once its events are taken.
     batch_bytes: usize,
@@ -179,7 +179,7 @@ impl Drop for Replication {
 impl Replication {
     pub(super) fn new(
         shared: Arc<Shared>,
-        batches: UnboundedReceiver<Batch>,
+        batches: UnboundedReceiver<ReceivedEvents>,
         task: JoinHandle<Result<(), WireError>>,
     ) -> Self {
         Self { shared, batches, events: Vec::new().into_iter(), batch_bytes: 0, task, end: None }
@@ -235,7 +235,7 @@ impl Replication {
         event
     }
 
-    fn take(&mut self, batch: Batch) {
+    fn take(&mut self, batch: ReceivedEvents) {
         self.events = batch.events.into_iter();
         self.batch_bytes = batch.bytes;
     }

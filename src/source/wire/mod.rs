@@ -31,7 +31,7 @@ mod query;
 mod startup;
 mod stream;
 
-pub(super) use client::{Connection, Replication, StreamSettings, connect};
+pub(super) use client::{Replication, ReplicationSession, StreamSettings, connect};
 pub(super) use error::WireError;
 pub(crate) use error::{ServerError, SqlState};
 pub use framing::{Frame, FrameError, Frames};

@@ -61,7 +61,7 @@ pub(crate) enum Event {
 
 /// Events that were received with one read.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct ReceivedEvents {
     pub(super) events: Vec<Event>,
     /// Their size in [`Shared::queued`].
     pub(super) bytes: usize,
@@ -144,7 +144,7 @@ pub(super) struct Pump<S> {
     line: Line<S>,
     frames: Frames,
     shared: Arc<Shared>,
-    batches: UnboundedSender<Batch>,
+    batches: UnboundedSender<ReceivedEvents>,
     timing: Timing,
     /// Bytes not yet written to the socket.
     out: BytesMut,
@@ -172,7 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         line: Line<S>,
         frames: Frames,
         shared: Arc<Shared>,
-        batches: UnboundedSender<Batch>,
+        batches: UnboundedSender<ReceivedEvents>,
         timing: Timing,
     ) -> Self {
         let now = Instant::now();
@@ -340,7 +340,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
 
     /// Passes complete messages on; returns true if the server has ended the stream.
     fn take(&mut self) -> Result<bool, WireError> {
-        let mut batch = Batch { events: Vec::new(), bytes: 0 };
+        let mut batch = ReceivedEvents { events: Vec::new(), bytes: 0 };
         let ended = loop {
             match self.frames.take() {
                 Ok(Some(frame)) => match self.message(frame, &mut batch) {
@@ -363,7 +363,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         ended
     }
 
-    fn message(&mut self, frame: Frame, batch: &mut Batch) -> Result<bool, WireError> {
+    fn message(&mut self, frame: Frame, batch: &mut ReceivedEvents) -> Result<bool, WireError> {
         match frame.tag {
             b'd' => {
                 let (event, wants_answer) = event(frame.body)?;

@@ -18,7 +18,7 @@ use crate::outbox::TableName;
 use crate::pgoutput::encode::texts;
 use crate::pgoutput::{Begin, Commit, Insert, LogicalMessage, Message, PgTimestamp};
 use crate::property;
-use crate::source::{HistoryCheck, LastTransaction, PublicationFingerprint, Verdict};
+use crate::source::{HistoryCheck, LastTransaction, MessageAction, PublicationFingerprint};
 use crate::state::{ConfiguredLayout, Partial};
 
 #[derive(Debug, Clone)]
@@ -356,13 +356,13 @@ impl World {
         for (one, messages) in server.stream(&layout) {
             for message in &messages {
                 match check.as_mut().map(|check| check.message(message)) {
-                    None | Some(Ok(Verdict::Pass)) => {}
-                    Some(Ok(Verdict::Same)) => {
+                    None | Some(Ok(MessageAction::Pass)) => {}
+                    Some(Ok(MessageAction::Same)) => {
                         check = None;
                         assert_eq!(run.dropped, None, "it counts as delivered");
                         self.assert_no_event_is_lost_by_the_server();
                     }
-                    Some(Ok(Verdict::Skip)) => panic!("with a state everything is passed on"),
+                    Some(Ok(MessageAction::Skip)) => panic!("with a state everything is passed on"),
                     Some(Err(_)) => return self.refused(until),
                 }
             }
@@ -372,7 +372,7 @@ impl World {
         }
         match check.as_mut().map(|check| check.keepalive(Lsn::new(server.end))) {
             None => {}
-            Some(Ok(Verdict::Same)) => {
+            Some(Ok(MessageAction::Same)) => {
                 assert_eq!(run.dropped, None, "it counts as delivered");
                 self.assert_no_event_is_lost_by_the_server();
             }

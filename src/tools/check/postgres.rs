@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::conninfo::ConnInfo;
 use crate::destination::parts::stored::SlotAt;
 use crate::findings::{Finding, Findings};
-use crate::source::{Control, Facts, Instance, Limit, Silent, SourceConfig};
+use crate::source::{CatalogState, Control, Instance, Limit, Silent, SourceConfig};
 use crate::state::StateKey;
 use crate::tools::setup::Hosting;
 
@@ -51,7 +51,7 @@ async fn beside(
     if matches!(replication, Replication::Pooled) {
         return None;
     }
-    let facts = Facts::read(client, &source.slot).await;
+    let facts = CatalogState::read(client, &source.slot).await;
     let facts = findings.answer(("server", "server"), facts)?;
     server::check(client, &facts, service, source, findings).await;
     server::check_encoding(client, config, findings).await;
@@ -70,7 +70,7 @@ async fn beside(
 /// The slot, as its owner's name at a destination has it.
 fn slot_at(
     config: &Config,
-    facts: &Facts,
+    facts: &CatalogState,
     instance: &Instance,
     replication: Replication,
 ) -> Option<SlotAt> {

@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Row};
 use super::{AS_OWNER, INIT, others};
 use crate::findings::{Finding, Findings};
 use crate::outbox::TableName;
-use crate::source::{self, Facts, PartKind, SourceConfig, SqlClient, UnsentPart};
+use crate::source::{self, CatalogState, PartKind, SourceConfig, SqlClient, UnsentPart};
 
 const SUBJECT: &str = "publication";
 
@@ -108,7 +108,7 @@ impl Table {
 pub(crate) async fn check(
     client: &Client,
     source: &SourceConfig,
-    facts: &Facts,
+    facts: &CatalogState,
     findings: &mut Findings,
 ) -> Option<(bool, Vec<TableName>)> {
     let name = &source.publication;
@@ -165,7 +165,7 @@ pub(crate) async fn check(
     Some((found.is_some(), tables))
 }
 
-fn missing(source: &SourceConfig, facts: &Facts, hint: &str) -> Finding {
+fn missing(source: &SourceConfig, facts: &CatalogState, hint: &str) -> Finding {
     let quoted = escape_identifier(&source.publication);
     let database = &facts.database;
     let text = format!("publication {quoted} does not exist in database \"{database}\"{hint}");
@@ -352,7 +352,7 @@ pub(crate) fn relist(quoted: &str, table: &TableName) -> String {
 pub(crate) async fn check_age(
     client: &Arc<SqlClient>,
     source: &SourceConfig,
-    facts: &Facts,
+    facts: &CatalogState,
     findings: &mut Findings,
 ) {
     let young = source::is_newer_than_slot(client, facts.version, source).await;

@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 use super::connection::APPLICATION_NAME;
 use crate::config::Config;
 use crate::findings::{Finding, Findings};
-use crate::source::{ADD_PLUGIN, APPLICATION_NAME as RUN, Facts, Lack, SourceConfig};
+use crate::source::{ADD_PLUGIN, APPLICATION_NAME as RUN, CatalogState, Lack, SourceConfig};
 use crate::tools::setup::Hosting;
 
 /// One row; settings in their own units.
@@ -61,7 +61,7 @@ impl Settings {
 /// Runs the checks for `run` with that source.
 pub(crate) async fn check(
     client: &Client,
-    facts: &Facts,
+    facts: &CatalogState,
     service: Hosting,
     source: &SourceConfig,
     findings: &mut Findings,
@@ -112,7 +112,7 @@ pub(crate) async fn check_encoding(client: &Client, config: &Config, findings: &
     }
 }
 
-fn check_version(facts: &Facts, waits: bool, findings: &mut Findings) {
+fn check_version(facts: &CatalogState, waits: bool, findings: &mut Findings) {
     let text = format!("PostgreSQL {}, WAL flushed to {}", facts.version / 10_000, facts.flushed);
     findings.add(match facts.require_version() {
         Ok(()) => Finding::ok(("server", "server_version"), text),
@@ -140,7 +140,7 @@ fn check_version(facts: &Facts, waits: bool, findings: &mut Findings) {
     });
 }
 
-fn check_decoding(facts: &Facts, service: Hosting, findings: &mut Findings) {
+fn check_decoding(facts: &CatalogState, service: Hosting, findings: &mut Findings) {
     let name = ("wal_level", "wal_level");
     findings.add(match facts.decoding.lack() {
         None => Finding::ok(name, facts.decoding.wal_level.as_str()),
@@ -161,7 +161,12 @@ fn check_decoding(facts: &Facts, service: Hosting, findings: &mut Findings) {
     });
 }
 
-fn check_room(settings: &Settings, facts: &Facts, service: Hosting, findings: &mut Findings) {
+fn check_room(
+    settings: &Settings,
+    facts: &CatalogState,
+    service: Hosting,
+    findings: &mut Findings,
+) {
     let streams = facts.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
     for (name, room, needs_one) in [
         ("max_replication_slots", &settings.slots, facts.slot.is_none()),

@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Row};
 use super::connection::APPLICATION_NAME;
 use super::{INIT, others};
 use crate::findings::{Finding, Findings};
-use crate::source::{Facts, SLOT_NAME_MAX, Slot, disable_two_phase};
+use crate::source::{CatalogState, SLOT_NAME_MAX, Slot, disable_two_phase};
 use crate::tools::setup::Hosting;
 
 const SUBJECT: &str = "slot";
@@ -33,7 +33,7 @@ const STANDBYS: &str = "
 pub(crate) async fn check(
     client: &Client,
     name: &str,
-    facts: &Facts,
+    facts: &CatalogState,
     publication: bool,
     service: Hosting,
     findings: &mut Findings,
@@ -106,7 +106,7 @@ fn missing(name: &str, publication: bool, hint: &str) -> Finding {
 }
 
 /// A slot of that name that belongs to another application.
-fn foreign(name: &str, slot: &Slot, facts: &Facts) -> Option<Finding> {
+fn foreign(name: &str, slot: &Slot, facts: &CatalogState) -> Option<Finding> {
     let plugin = slot.plugin.as_deref().unwrap_or("none");
     let database = slot.database.as_deref().unwrap_or("none");
     let (code, text) = if slot.slot_type != "logical" {
@@ -352,7 +352,7 @@ async fn own_slot_of_standby(
     client: &Client,
     name: &str,
     slot: &Slot,
-    facts: &Facts,
+    facts: &CatalogState,
     service: Hosting,
     findings: &mut Findings,
 ) {
@@ -396,7 +396,7 @@ async fn own_slot_of_standby(
 async fn on_standby(
     client: &Client,
     name: &str,
-    facts: &Facts,
+    facts: &CatalogState,
     service: Hosting,
     findings: &mut Findings,
 ) {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::draft::Draft;
 use super::options::{LayerValue, Options, items};
 use super::reference::Reference;
-use super::report::Verdict;
+use super::report::Mapping;
 use super::{router, tables};
 
 /// The characters of a URL part that are not escaped.
@@ -18,7 +18,7 @@ pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     let mut required = |name: &str, setting: &str, draft: &mut Draft| {
         let Some(given) = options.take(name) else {
             let text = format!("walpost needs it too: set it as {setting}");
-            draft.report.absent(name, Verdict::Refused, &text);
+            draft.report.absent(name, Mapping::Refused, &text);
             return None;
         };
         let value = draft.literal(&given, setting)?;
@@ -58,7 +58,7 @@ fn publication(options: &mut Options, draft: &mut Draft) {
             draft.report.not_needed(&given, ALL);
         }
         Some(given) => draft.report.not_needed(&given, STAYS),
-        None => draft.report.absent(NAME, Verdict::NotNeeded, ALL),
+        None => draft.report.absent(NAME, Mapping::NotNeeded, ALL),
     }
 }
 
@@ -72,7 +72,7 @@ fn named(
 ) -> Option<String> {
     let Some(given) = options.take(name) else {
         let text = format!("{setting}, with Debezium's default `{default}`");
-        draft.report.absent(name, Verdict::Carried, &text);
+        draft.report.absent(name, Mapping::Carried, &text);
         return Some(default.to_owned());
     };
     let value = draft.literal(&given, setting)?;
@@ -190,7 +190,7 @@ fn plugin(options: &mut Options, draft: &mut Draft) {
         Some(given) => draft.report.refused(&given, OTHER),
         None => {
             let text = format!("Debezium's default is decoderbufs. {OTHER}");
-            draft.report.absent("plugin.name", Verdict::Refused, &text);
+            draft.report.absent("plugin.name", Mapping::Refused, &text);
         }
     }
 }
@@ -201,7 +201,7 @@ pub(crate) fn take_tables(options: &mut Options, draft: &mut Draft) {
         name the outbox in outbox.table";
     let list = options.take("table.include.list");
     match &list {
-        None => draft.report.absent("table.include.list", Verdict::Refused, ALL),
+        None => draft.report.absent("table.include.list", Mapping::Refused, ALL),
         Some(given) => include_list(options, draft, given),
     }
     for name in ["schema.include.list", "schema.exclude.list", "table.exclude.list"] {
@@ -291,7 +291,7 @@ pub(crate) fn take_class(options: &mut Options, draft: &mut Draft) {
         }
         None => {
             let text = "this may be no connector of Debezium for PostgreSQL";
-            draft.report.absent("connector.class", Verdict::Refused, text);
+            draft.report.absent("connector.class", Mapping::Refused, text);
         }
     }
     if let Some(given) = options.take("name") {

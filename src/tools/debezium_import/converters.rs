@@ -3,7 +3,7 @@
 use super::draft::Draft;
 use super::options::{Host, LayerValue, Options};
 use super::reference::Reference;
-use super::report::Verdict;
+use super::report::Mapping;
 
 /// The output of a converter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,19 +100,19 @@ impl Side {
     }
 
     fn report(self, draft: &mut Draft, profile: Option<&str>, both: bool) {
-        let (verdict, text) = match (&self.form, profile) {
-            (Ok(_), Some(profile)) => (Verdict::Carried, format!("record.profile, `{profile}`")),
-            (Err(why), _) => (Verdict::Refused, why.clone()),
-            (Ok(_), None) if both => (Verdict::Refused, NO_PROFILE.to_owned()),
+        let (mapping, text) = match (&self.form, profile) {
+            (Ok(_), Some(profile)) => (Mapping::Carried, format!("record.profile, `{profile}`")),
+            (Err(why), _) => (Mapping::Refused, why.clone()),
+            (Ok(_), None) if both => (Mapping::Refused, NO_PROFILE.to_owned()),
             (Ok(_), None) => (
-                Verdict::Refused,
+                Mapping::Refused,
                 "a profile is key and value together: see the other one".to_owned(),
             ),
         };
-        match (&self.class, verdict) {
-            (Some(given), Verdict::Carried) => draft.report.carried(given, text),
+        match (&self.class, mapping) {
+            (Some(given), Mapping::Carried) => draft.report.carried(given, text),
             (Some(given), _) => draft.report.refused(given, text),
-            (None, _) => draft.report.absent(&self.name, verdict, &text),
+            (None, _) => draft.report.absent(&self.name, mapping, &text),
         }
         for (name, given) in &self.below {
             self.below(draft, name, given, profile);
@@ -234,7 +234,7 @@ fn headers(options: &mut Options, draft: &mut Draft) {
     match class {
         Some(given) if is_server => draft.report.refused(&given, SERVER),
         None if is_server => {
-            draft.report.absent("debezium.format.header", Verdict::Refused, SERVER);
+            draft.report.absent("debezium.format.header", Mapping::Refused, SERVER);
         }
         None => {}
         Some(given) if simple => {

@@ -68,7 +68,7 @@ impl Draft {
 
     fn head(&self, text: &mut String, findings: &[Finding]) {
         let of = self.name.as_deref().map(|name| format!(" from {}", report::printable(name)));
-        let refused = findings.iter().filter(|it| it.verdict == report::Verdict::Refused).count();
+        let refused = findings.iter().filter(|it| it.mapping == report::Mapping::Refused).count();
         let sum = match refused {
             0 => "All of it is carried over, or not needed".to_owned(),
             1 => "One thing cannot be honoured: see below".to_owned(),

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 pub use error::ImportError;
 pub use properties::PropertiesError;
-pub use report::{Finding, Verdict, line};
+pub use report::{Finding, Mapping, line};
 
 use self::draft::Draft;
 use self::options::{Host, Options};
@@ -42,7 +42,7 @@ pub struct Import {
 impl Import {
     /// The options that are not supported.
     pub fn refused(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.verdict == Verdict::Refused)
+        self.findings.iter().filter(|finding| finding.mapping == Mapping::Refused)
     }
 }
 
@@ -68,7 +68,7 @@ fn rest(options: &mut Options, draft: &mut Draft) {
     if options.value(EXTENDED).is_none() {
         draft.report.absent(
             EXTENDED,
-            Verdict::NotNeeded,
+            Mapping::NotNeeded,
             "Debezium 3.6 then sends four headers __debezium.context.*, which walpost does not",
         );
     }

@@ -4,7 +4,7 @@
 
 use super::draft::Draft;
 use super::options::{Host, LayerValue, Options};
-use super::report::Verdict;
+use super::report::Mapping;
 use crate::config::rejection;
 
 /// How a setting of the Java producer is handled.
@@ -117,7 +117,7 @@ pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     }
     if draft.bootstrap_servers.is_none() {
         let text = "left to be filled in, as kafka.bootstrap_servers: the worker's configuration has the brokers";
-        draft.report.absent("bootstrap.servers", Verdict::NotNeeded, text);
+        draft.report.absent("bootstrap.servers", Mapping::NotNeeded, text);
     }
 }
 
@@ -128,7 +128,7 @@ fn sink(options: &mut Options, draft: &mut Draft) {
         None if options.host == Host::Server => {
             draft.report.absent(
                 "debezium.sink.type",
-                Verdict::Refused,
+                Mapping::Refused,
                 "only configurations for Kafka are converted",
             );
         }

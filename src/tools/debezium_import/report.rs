@@ -7,7 +7,7 @@ use crate::excerpt::escaped;
 
 /// How an option is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum Mapping {
     /// walpost does not support it; the text explains why, and names the alternative.
     Refused,
     /// The printed configuration contains it.
@@ -24,7 +24,7 @@ pub struct Finding {
     /// The option's name, as the file has it.
     pub name: String,
     /// How it is handled.
-    pub verdict: Verdict,
+    pub mapping: Mapping,
     /// The resulting setting, or the reason why there is none.
     pub text: String,
 }
@@ -35,26 +35,26 @@ pub(crate) struct Report(Vec<Finding>);
 
 impl Report {
     pub(crate) fn carried(&mut self, given: &LayerValue, to: impl Into<String>) {
-        self.add(given, Verdict::Carried, to.into());
+        self.add(given, Mapping::Carried, to.into());
     }
 
     pub(crate) fn not_needed(&mut self, given: &LayerValue, why: impl Into<String>) {
-        self.add(given, Verdict::NotNeeded, why.into());
+        self.add(given, Mapping::NotNeeded, why.into());
     }
 
     pub(crate) fn refused(&mut self, given: &LayerValue, why: impl Into<String>) {
-        self.add(given, Verdict::Refused, why.into());
+        self.add(given, Mapping::Refused, why.into());
     }
 
-    fn add(&mut self, given: &LayerValue, verdict: Verdict, text: String) {
+    fn add(&mut self, given: &LayerValue, mapping: Mapping, text: String) {
         let (place, name) = (Some(given.place), given.name.clone());
-        self.0.push(Finding { place, name, verdict, text });
+        self.0.push(Finding { place, name, mapping, text });
     }
 
     /// An option that is missing in the file, if that matters.
-    pub(crate) fn absent(&mut self, name: &str, verdict: Verdict, text: &str) {
+    pub(crate) fn absent(&mut self, name: &str, mapping: Mapping, text: &str) {
         let (name, text) = (name.to_owned(), text.to_owned());
-        self.0.push(Finding { place: None, name, verdict, text });
+        self.0.push(Finding { place: None, name, mapping, text });
     }
 
     /// In the order of the file; missing options last.
@@ -67,15 +67,15 @@ impl Report {
 /// The findings as comments of a TOML file; unsupported options first.
 pub(crate) fn comments(findings: &[Finding]) -> String {
     let mut text = String::new();
-    let of = |verdict: Verdict, is_given: bool| {
-        let wanted = move |it: &&Finding| it.verdict == verdict && it.place.is_some() == is_given;
+    let of = |mapping: Mapping, is_given: bool| {
+        let wanted = move |it: &&Finding| it.mapping == mapping && it.place.is_some() == is_given;
         findings.iter().filter(wanted)
     };
-    let refused = of(Verdict::Refused, true).chain(of(Verdict::Refused, false));
+    let refused = of(Mapping::Refused, true).chain(of(Mapping::Refused, false));
     section(&mut text, "Cannot be honoured", refused);
-    section(&mut text, "Carried over", of(Verdict::Carried, true));
-    section(&mut text, "Not needed", of(Verdict::NotNeeded, true));
-    let absent = of(Verdict::Carried, false).chain(of(Verdict::NotNeeded, false));
+    section(&mut text, "Carried over", of(Mapping::Carried, true));
+    section(&mut text, "Not needed", of(Mapping::NotNeeded, true));
+    let absent = of(Mapping::Carried, false).chain(of(Mapping::NotNeeded, false));
     section(&mut text, "Not in the file", absent);
     text
 }
@@ -95,11 +95,11 @@ fn section<'a>(text: &mut String, title: &str, findings: impl Iterator<Item = &'
 /// A finding on one line: `name: text`, or `name -> setting`.
 pub fn line(finding: &Finding) -> String {
     let Finding { name, text, .. } = finding;
-    let place = match (finding.place, finding.verdict) {
-        (None, Verdict::Refused) => " (not in the file)",
+    let place = match (finding.place, finding.mapping) {
+        (None, Mapping::Refused) => " (not in the file)",
         _ => "",
     };
-    let sign = if finding.verdict == Verdict::Carried { " ->" } else { ":" };
+    let sign = if finding.mapping == Mapping::Carried { " ->" } else { ":" };
     printable(&format!("{name}{place}{sign} {text}"))
 }
 

@@ -5,7 +5,7 @@ use regex::Regex;
 
 use super::draft::Draft;
 use super::options::{Host, LayerValue, Options, items};
-use super::report::Verdict;
+use super::report::Mapping;
 use super::rules;
 use super::rules::{Rule, What};
 use crate::outbox::TableName;
@@ -55,7 +55,7 @@ pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
             draft.report.carried(given, format!("record.profile and [debezium], for `{router}`"));
         }
         (Some(given), None) => draft.report.refused(given, no_router()),
-        (None, _) => draft.report.absent("transforms", Verdict::Refused, &no_router()),
+        (None, _) => draft.report.absent("transforms", Mapping::Refused, &no_router()),
     }
     let predicates = Predicates::take(options, draft, router.as_deref(), has_choice);
     if let Some(router) = &router {

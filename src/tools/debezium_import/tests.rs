@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 
-use super::{Finding, Verdict, import, router, rules};
+use super::{Finding, Mapping, import, router, rules};
 use crate::property;
 
 /// A connector without unsupported options, with additional lines.
@@ -20,10 +20,10 @@ fn with(lines: &str) -> Vec<Finding> {
 }
 
 /// How an option is handled.
-fn verdict(findings: &[Finding], name: &str) -> (Verdict, String) {
+fn mapping(findings: &[Finding], name: &str) -> (Mapping, String) {
     let found: Vec<_> = findings.iter().filter(|finding| finding.name == name).collect();
     let [finding] = found.as_slice() else { panic!("{name}: {found:?}") };
-    (finding.verdict, finding.text.clone())
+    (finding.mapping, finding.text.clone())
 }
 
 fn printed(lines: &str) -> toml::Table {
@@ -34,7 +34,7 @@ fn printed(lines: &str) -> toml::Table {
 #[test]
 fn a_plain_connector_is_converted_completely() {
     let findings = with("");
-    let refused: Vec<_> = findings.iter().filter(|it| it.verdict == Verdict::Refused).collect();
+    let refused: Vec<_> = findings.iter().filter(|it| it.mapping == Mapping::Refused).collect();
     assert!(refused.is_empty(), "{refused:?}");
 }
 
@@ -58,9 +58,9 @@ fn a_binary_converters_delegate_selects_a_profile_or_is_rejected() {
              value.converter=io.debezium.converters.BinaryDataConverter\n{option}={delegate}\n"
         );
         let findings = with(&lines);
-        let wanted = if profile.is_some() { Verdict::Carried } else { Verdict::Refused };
-        let (verdict, why) = verdict(&findings, "value.converter");
-        assert_eq!(verdict, wanted, "{delegate}");
+        let wanted = if profile.is_some() { Mapping::Carried } else { Mapping::Refused };
+        let (mapping, why) = mapping(&findings, "value.converter");
+        assert_eq!(mapping, wanted, "{delegate}");
         assert!(profile.is_some() || why.contains("payload column is a bytea"), "{why}");
         let record = &printed(&lines)["record"];
         let printed = record.get("profile").and_then(toml::Value::as_str);
@@ -93,9 +93,9 @@ fn the_converters_together_select_a_profile_or_are_rejected() {
             }
         }
         let findings = with(&lines);
-        let wanted = if profile.is_some() { Verdict::Carried } else { Verdict::Refused };
+        let wanted = if profile.is_some() { Mapping::Carried } else { Mapping::Refused };
         for side in ["key.converter", "value.converter"] {
-            assert_eq!(verdict(&findings, side).0, wanted, "{key} {value} {schemas}");
+            assert_eq!(mapping(&findings, side).0, wanted, "{key} {value} {schemas}");
         }
         let record = &printed(&lines)["record"];
         let printed = record.get("profile").and_then(toml::Value::as_str);
@@ -135,7 +135,7 @@ fn an_option_at_its_default_is_not_printed_and_another_value_is() {
         };
         assert_eq!(value(default), None, "{name}");
         assert_eq!(value(other).as_deref(), Some(other), "{name}");
-        assert_eq!(verdict(&with(&format!("{name}={other}")), name).0, Verdict::Carried, "{name}");
+        assert_eq!(mapping(&with(&format!("{name}={other}")), name).0, Mapping::Carried, "{name}");
     }
 }
 
@@ -168,16 +168,16 @@ fn unsupported_options_are_rejected() {
         "no.such=1",
     ] {
         let name = line.split('=').next().unwrap();
-        assert_eq!(verdict(&with(line), name).0, Verdict::Refused, "{line}");
+        assert_eq!(mapping(&with(line), name).0, Mapping::Refused, "{line}");
     }
 }
 
 #[test]
 fn an_envelope_works_with_text_but_not_with_bytes() {
     let name = "transforms.outbox.table.fields.additional.placement";
-    for (converter, wanted) in [("String", Verdict::Carried), ("ByteArray", Verdict::Refused)] {
+    for (converter, wanted) in [("String", Mapping::Carried), ("ByteArray", Mapping::Refused)] {
         let lines = format!("value.converter=x.{converter}Converter\n{name}=a:header,b: Envelope");
-        assert_eq!(verdict(&with(&lines), name).0, wanted, "{converter}");
+        assert_eq!(mapping(&with(&lines), name).0, wanted, "{converter}");
     }
 }
 
@@ -195,10 +195,10 @@ fn missing_options_that_matter_are_reported() {
         "value.converter",
         "transforms",
     ] {
-        assert_eq!(verdict(&findings, name).0, Verdict::Refused, "{name}");
+        assert_eq!(mapping(&findings, name).0, Mapping::Refused, "{name}");
     }
-    assert_eq!(verdict(&findings, "slot.name").0, Verdict::Carried);
-    assert_eq!(verdict(&findings, "extended.headers.enabled").0, Verdict::NotNeeded);
+    assert_eq!(mapping(&findings, "slot.name").0, Mapping::Carried);
+    assert_eq!(mapping(&findings, "extended.headers.enabled").0, Mapping::NotNeeded);
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Publication<'_> {
     async fn read(&self, sender: &Sender<Result<RowBatch, String>>) -> Result<(), RecoveryError> {
         let mut at = 0;
         for (index, table) in self.snapshot.tables.iter().enumerate() {
-            let mut batch = Batch::new(&table.relation);
+            let mut batch = NextTransaction::new(&table.relation);
             // A comparison tells them apart.
             let without = match self.comparison {
                 Some(_) => Vec::new(),
@@ -115,13 +115,13 @@ impl Publication<'_> {
 }
 
 /// The rows of the next transaction.
-struct Batch<'a> {
+struct NextTransaction<'a> {
     relation: &'a Relation,
     rows: Vec<Tuple>,
     bytes: usize,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> NextTransaction<'a> {
     fn new(relation: &'a Relation) -> Self {
         Self { relation, rows: Vec::new(), bytes: 0 }
     }

@@ -53,7 +53,7 @@ impl Ctid {
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct Deletion {
     /// Rows that may be deleted.
     pub(super) found: u64,
     /// The last one of these.
@@ -73,7 +73,7 @@ pub(super) struct Batch {
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    Done(Batch),
+    Done(Deletion),
     /// Another session had the table locked for too long.
     Locked,
     /// Another session had rows locked for too long that a foreign key's action changes.
@@ -207,7 +207,7 @@ impl Batches<'_> {
         table: &PrunedTable,
         (after, end): (Ctid, u64),
         limit: u64,
-    ) -> Result<(Batch, String), PruneError> {
+    ) -> Result<(Deletion, String), PruneError> {
         let name = &table.name;
         let failed = database(name, "choosing rows");
         let is_deletable = table.is_deletable(self.proof, self.before);
@@ -246,13 +246,13 @@ impl Batches<'_> {
         };
         let (first, found, chosen) = (count(0)?, count(1)?, count(3)?);
         let last: Option<String> = row.try_get(2).map_err(&failed)?;
-        let batch = Batch {
+        let batch = Deletion {
             found,
             last: last.as_deref().and_then(Ctid::parse),
             has_more: first >= limit || found < first,
             locked: found.saturating_sub(chosen),
             chosen,
-            ..Batch::default()
+            ..Deletion::default()
         };
         Ok((batch, row.try_get(4).map_err(&failed)?))
     }

@@ -11,7 +11,9 @@ use crate::destination::kafka::{KafkaConfig, MetadataClient, TopicAt, kafka};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::position::EventPosition;
-use crate::source::{self, Control, Facts, Limit, Silent, SourceError, SqlClient, identify_server};
+use crate::source::{
+    self, CatalogState, Control, Limit, Silent, SourceError, SqlClient, identify_server,
+};
 use crate::state::{
     Partial, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
 };
@@ -128,7 +130,7 @@ impl Positions {
         // The session holds the lock for as long as the command works.
         let lifted = limit.first(source::lift_limits(&control.client)).await?;
         lifted.map_err(|error| SourceError::query("preparing the session", &error))?;
-        let facts = limit.on(Facts::read(&control.client, slot)).await??;
+        let facts = limit.on(CatalogState::read(&control.client, slot)).await??;
         let found = match &facts.slot {
             None if may_lack_slot && !facts.in_recovery => None,
             _ => Some(facts.require_slot(slot)?),

@@ -34,7 +34,7 @@ fn received() -> ReceivedTransactions {
 fn verdicts(
     check: &mut HistoryCheck,
     transactions: &[(u64, u32)],
-) -> Result<Vec<Verdict>, SourceError> {
+) -> Result<Vec<MessageAction>, SourceError> {
     let messages = transactions.iter().flat_map(|(commit, xid)| transaction(*commit, *xid));
     messages.map(|message| check.message(&message)).collect()
 }
@@ -45,7 +45,7 @@ fn check(from: u64, start: u64) -> HistoryCheck {
 
 #[test]
 fn the_same_history_is_skipped_up_to_the_last_received_position() {
-    use Verdict::{Pass, Same, Skip};
+    use MessageAction::{Pass, Same, Skip};
     let mut same = check(15, 40);
     let found = verdicts(&mut same, &[(20, 2), (30, 3)]);
     assert_eq!(found, Ok(vec![Skip; 6]));
@@ -81,7 +81,7 @@ fn state_check(
 
 #[test]
 fn the_history_of_the_state_topic_is_passed_on_again() {
-    use Verdict::{Pass, Same};
+    use MessageAction::{Pass, Same};
     let mut same = state_check(15, 40, Some((30, 3)), None);
     assert_eq!(verdicts(&mut same, &[(20, 2), (30, 3)]), Ok(vec![Pass; 6]));
     assert_eq!(same.keepalive(lsn(39)), Ok(Pass));
@@ -120,13 +120,13 @@ fn another_history_than_the_state_topics_needs_an_operator() {
         assert!(matches!(found, Err(SourceError::Slot(_))), "{transactions:?}: {found:?}");
     }
     let mut check = state_check(36, 40, None, Some((50, 5)));
-    assert_eq!(check.keepalive(lsn(45)), Ok(Verdict::Skip), "it would become the position");
+    assert_eq!(check.keepalive(lsn(45)), Ok(MessageAction::Skip), "it would become the position");
     assert!(check.keepalive(lsn(51)).is_err());
 }
 
 #[test]
 fn a_transaction_received_in_part_is_sent_again() {
-    use Verdict::{Same, Skip};
+    use MessageAction::{Same, Skip};
     let check = || {
         let mut received = received();
         for message in &transaction(50, 5)[..2] {
@@ -199,8 +199,8 @@ fn a_skipped_relation_precedes_the_first_row_without_a_newer_one() {
     skipped.skipped(description(7, 1));
     assert_eq!(skipped.before(&Message::Truncate(vec![9, 7])), [description(7, 1)]);
     let mut check = check(15, 40);
-    assert_eq!(check.message(&transaction(20, 2)[0]), Ok(Verdict::Skip));
-    assert_eq!(check.message(&description(7, 1)), Ok(Verdict::Skip));
+    assert_eq!(check.message(&transaction(20, 2)[0]), Ok(MessageAction::Skip));
+    assert_eq!(check.message(&description(7, 1)), Ok(MessageAction::Skip));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn durable_transactions_and_those_without_rows_are_not_kept() {
 
 #[test]
 fn transactions_are_compared_before_they_are_published_again() {
-    use Verdict::Pass;
+    use MessageAction::Pass;
     // Another transaction in place of a received one, and one between two of them.
     for other in [&[(20, 9)][..], &[(20, 2), (25, 9)]] {
         let error = verdicts(&mut check(15, 15), other).expect_err("another history");

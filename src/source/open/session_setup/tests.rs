@@ -8,7 +8,7 @@ use crate::source::catalog::Slot;
 use crate::source::config::{CatchUp, ConnInfoSource};
 use crate::source::{HolderKind, LogicalDecoding, OpenState};
 
-fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
+fn facts(confirmed: Lsn, active_pid: Option<i32>) -> CatalogState {
     let slot = Slot {
         slot_type: "logical".into(),
         plugin: Some("pgoutput".into()),
@@ -25,7 +25,7 @@ fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
         restart: None,
         restart_is_held: false,
     };
-    Facts {
+    CatalogState {
         version: 150_000,
         database_oid: 5,
         database: "shop".into(),
