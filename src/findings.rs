@@ -38,7 +38,7 @@ pub(crate) struct Finding {
     pub(crate) subject: &'static str,
     /// The result.
     pub(crate) what: String,
-    /// Its consequence.
+    /// The consequence of the finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
     #[serde(flatten)]

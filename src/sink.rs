@@ -17,7 +17,7 @@ use crate::outlet::{Outlet, Refusal};
 pub struct Report {
     /// The production.
     pub seq: Seq,
-    /// Its outcome.
+    /// The outcome of the record.
     pub outcome: Outcome,
     /// When it was reported.
     pub at: Instant,
@@ -35,14 +35,14 @@ impl Report {
 pub enum Outcome {
     /// The broker has acknowledged it, with `acks=all`.
     Delivered,
-    /// It failed for this reason, which may be temporary.
+    /// The record failed for this reason, which may be temporary.
     Lost(String),
-    /// It is permanently rejected: the answer is known to be about this record.
+    /// The record is permanently rejected: the answer is known to be about this record.
     Refused(Refusal),
-    /// It is rejected with an answer that may be about this record, or about the destination: the
+    /// The record is rejected with an answer that may be about it, or about the destination: the
     /// core finds out which.
     Suspect(Refusal),
-    /// It was purged with its producer, for no reason of its own.
+    /// The record was purged with its producer, for no reason of its own.
     Purged,
 }
 
@@ -64,7 +64,7 @@ pub enum Condition {
     },
     /// Acknowledgements arrive again.
     Flowing,
-    /// It has lost records that it had acknowledged, for this reason.
+    /// The destination has lost records that it had acknowledged, for this reason.
     Regressed(String),
     /// The number of a topic's partitions has changed.
     Repartitioned {
@@ -82,16 +82,16 @@ pub enum Condition {
 pub enum Fault {
     /// The brokers do not respond.
     OutOfReach,
-    /// They respond, but cannot acknowledge: too few in-sync replicas, no leader.
+    /// The brokers respond, but cannot acknowledge: too few in-sync replicas, no leader.
     Brokers,
-    /// They report no reason: the producer itself may be at fault.
+    /// The brokers report no reason: the producer itself may be at fault.
     Unknown,
 }
 
 /// What a destination is called in log lines, metrics and errors.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name.
+    /// The destination's name.
     pub name: &'static str,
     /// The label of the reconnect metric.
     pub label: &'static str,
@@ -113,7 +113,7 @@ pub const KAFKA: Peer = Peer {
     has_lanes: false,
 };
 
-/// Where events come from: their positions mean something there alone.
+/// The origin of events, outside which their positions mean nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin<'a> {
     /// The system identifier of the server.

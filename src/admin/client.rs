@@ -30,7 +30,7 @@ pub struct AskError {
 /// Why there is no status.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// There is no response.
+    /// A request without a response.
     #[error(transparent)]
     Ask(#[from] AskError),
     /// The response is not from a walpost.

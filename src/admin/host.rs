@@ -12,7 +12,7 @@ use hyper::header::HOST;
 pub(super) enum Hosts {
     /// Beyond loopback: access is controlled by the network, whatever the name.
     Any,
-    /// On loopback: its addresses, `localhost`, and this configured name.
+    /// The loopback interface: its addresses, `localhost`, and this configured name.
     Loopback(String),
 }
 

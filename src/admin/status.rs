@@ -21,7 +21,7 @@ pub struct Status {
     pub ready: bool,
     /// Why it does not deliver.
     pub reasons: Vec<String>,
-    /// Its phase: connecting, standby, streaming, catching up, replaying, stopping.
+    /// The phase: connecting, standby, streaming, catching up, replaying, stopping.
     pub phase: String,
     /// When that phase began.
     pub phase_since: f64,
@@ -45,7 +45,7 @@ pub struct Status {
     /// The same, by its former name; `None` with another destination than Kafka.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kafka_connected: Option<bool>,
-    /// Its WAL positions.
+    /// The WAL positions.
     pub position: Position,
     /// The state topic; `None` without one, or before it was read.
     #[serde(default)]
@@ -112,7 +112,7 @@ pub struct SlotStatus {
 pub struct LastError {
     /// When it occurred.
     pub at: f64,
-    /// Its text.
+    /// The text of the problem.
     pub text: String,
 }
 

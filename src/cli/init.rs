@@ -128,9 +128,9 @@ async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_stat
 
 /// Why the slot's position is not written.
 enum NoPosition {
-    /// It may not be the one to begin at, for this reason.
+    /// A position that may not be the one to begin at, for this reason.
     Refused(String),
-    /// It could not be read or written.
+    /// A position that could not be read or written.
     Failed(AdoptError),
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// How often it is printed.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
 
-/// For instance `2000 of 10000, 950 rows/s, 8 s left`.
+/// The text `2000 of 10000, 950 rows/s, 8 s left`.
 pub(super) fn progress(done: u64, of: u64, elapsed: Duration) -> String {
     let left = u128::from(of.saturating_sub(done));
     let done_u128 = u128::from(done.max(1));

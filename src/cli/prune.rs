@@ -21,7 +21,7 @@ use crate::tools::retention::{
     unless_locked,
 };
 
-/// For the session.
+/// The `application_name` of the session.
 const NAME: &str = "walpost prune";
 
 pub(super) fn command(mut arguments: PruneArguments) -> Exit {

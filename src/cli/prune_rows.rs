@@ -43,7 +43,7 @@ pub(super) async fn delete_rows(
     ended.map(|()| pruned)
 }
 
-/// For instance `public.outbox: 2000 rows, 10 % of the table, 950 rows/s, 8 s left`.
+/// The text `public.outbox: 2000 rows, 10 % of the table, 950 rows/s, 8 s left`.
 fn shown(table: &PrunedTable, so_far: &Pruned, elapsed: Duration) -> String {
     let Pruned { rows, pages: (read, all), .. } = *so_far;
     let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);

@@ -15,7 +15,7 @@ pub struct Displayed {
     pub key: String,
     /// The value; `None` if there is neither a given one nor a default.
     pub value: Option<DisplayValue>,
-    /// Where it was given.
+    /// The source of the value.
     pub origin: Origin,
 }
 

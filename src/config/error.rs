@@ -77,7 +77,7 @@ pub enum ConfigError {
     /// An invalid value.
     #[error("{origin}: `{key}`: {reason}")]
     Invalid {
-        /// Where it was given.
+        /// The source of the value.
         origin: Origin,
         /// The key, dotted.
         key: String,
@@ -87,7 +87,7 @@ pub enum ConfigError {
     /// A Kafka property that would break walpost's guarantee.
     #[error("{origin}: the Kafka property `{}` cannot have this value: {reason}", logins(name))]
     RefusedProperty {
-        /// Where it was given.
+        /// The source of the value.
         origin: Origin,
         /// The property.
         name: String,

@@ -124,8 +124,8 @@ impl Reader<'_> {
         }
     }
 
-    /// In TOML, `linger.ms = 5` without quotes is a nested table; here it means the same as
-    /// `"linger.ms" = 5`.
+    /// The properties of a table. In TOML, `linger.ms = 5` without quotes is a nested table; here
+    /// it means the same as `"linger.ms" = 5`.
     fn properties(
         &self,
         setting: Setting,

@@ -8,7 +8,8 @@ use super::values::ADMIN_LISTEN;
 use crate::record::{KeyTemplate, Policies, RecordConfig};
 
 declare_settings! {
-    /// Those before the destinations' tables, in the order of `walpost config` and the reference page.
+    /// The settings before the destinations' tables, in the order of `walpost config` and the
+    /// reference page.
     impl FIRST:
     SOURCE_URL = row("source.url", Conninfo, "PostgreSQL connection string: a URL or `key=value` pairs. Without it, libpq's variables apply (`PGHOST`, `PGUSER`, …). A password in the flag is visible in the process list.")
         .details("Prefer `WALPOST_SOURCE_URL_FILE`: walpost reads that file again at each connect.")
@@ -87,7 +88,7 @@ declare_settings! {
 }
 
 declare_settings! {
-    /// Those after the destinations' tables.
+    /// The settings after the destinations' tables.
     impl LAST:
     DELIVERY_IN_FLIGHT_BYTES = row("delivery.in_flight_bytes", Bytes, "Maximum number of bytes in flight to the brokers. Accepts `KiB`, `MiB` and `GiB`.")
         .details("walpost stops reading while the maximum is reached.")

@@ -100,7 +100,7 @@ pub(crate) fn merge<const N: usize>(layers: [Layer; N]) -> Layer {
 #[derive(Clone, Default)]
 pub struct Flags {
     pub(crate) config: Option<PathBuf>,
-    /// In the order in which they were added.
+    /// The values, in the order in which they were added.
     pub(super) values: Vec<(Setting, Vec<String>)>,
 }
 

@@ -20,7 +20,7 @@ use crate::record::Policies;
 use crate::record::TimestampSource;
 use crate::record::debezium::Converters;
 
-/// Where the configuration file is if nothing names one: the first that exists is read.
+/// The configuration files that are tried if none is named: the first that exists is read.
 const DEFAULT_FILES: [&str; 2] = ["walpost.toml", "/etc/walpost/walpost.toml"];
 
 /// A smaller size is less than a row; a larger one has no effect as a limit.

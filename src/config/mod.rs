@@ -111,7 +111,7 @@ pub struct Source {
 /// How a backlog is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUpMode {
-    /// In SQL batches if it exceeds the threshold.
+    /// SQL batches if the backlog exceeds the threshold, otherwise a stream.
     Auto,
     /// Always by streaming.
     Stream,
@@ -122,7 +122,7 @@ impl CatchUpMode {
     pub(crate) const NAMES: [(&str, Self); 2] = [("auto", Self::Auto), ("stream", Self::Stream)];
 }
 
-/// Where events are stored.
+/// The outbox: the tables and messages that contain events.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     /// Tables, without duplicates; empty only if there is a message prefix.
@@ -159,7 +159,7 @@ pub struct Record {
     pub place: Vec<String>,
     /// A `CloudEvent`'s `source`.
     pub cloudevents_source: String,
-    /// Where its timestamp comes from.
+    /// The source of a record's timestamp.
     pub timestamp: TimestampSource,
 }
 
@@ -230,9 +230,9 @@ pub struct Process {
 /// Whether the kernel may write a core dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CoreDumps {
-    /// It may not.
+    /// Core dumps are prevented.
     Refuse,
-    /// It may.
+    /// Core dumps are permitted.
     Allow,
 }
 
@@ -261,7 +261,7 @@ impl Config {
         &self.displayed
     }
 
-    /// Where a setting was given.
+    /// The source of a setting's value.
     pub fn origin(&self, setting: Setting) -> &Origin {
         self.values.origin(setting)
     }

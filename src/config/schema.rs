@@ -16,7 +16,7 @@ pub(crate) struct Schema {
 /// What a kind of destination declares.
 #[derive(Debug)]
 pub(crate) struct Declared {
-    /// Its value of `sink.kind`, and its table in the file.
+    /// The destination's value of `sink.kind`, and its table in the file.
     pub(crate) kind: &'static str,
     /// The title of the table on the reference page.
     pub(crate) title: &'static str,

@@ -173,7 +173,7 @@ impl Setting {
         self.0.default
     }
 
-    /// Its description for `--help`.
+    /// The setting's description for `--help`.
     pub const fn help(self) -> &'static str {
         self.0.help
     }

@@ -13,7 +13,7 @@ pub struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    /// For a process with these environment variables.
+    /// The settings of a process with these environment variables.
     pub fn of(environment: &'a dyn Fn(&str) -> Option<String>) -> Self {
         Self {
             environment,

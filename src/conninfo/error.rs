@@ -6,14 +6,14 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Where a parameter's value was given.
+/// The source of a parameter's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// In the connection string itself.
+    /// The connection string itself.
     Text,
-    /// In the section of a service file.
+    /// The section of a service file.
     Service,
-    /// In this environment variable.
+    /// This environment variable.
     Environment(&'static str),
     /// Not set: the default.
     Default,
@@ -49,7 +49,7 @@ pub enum ConnInfoError {
     InvalidValue {
         /// The parameter.
         parameter: &'static str,
-        /// Where its value was given.
+        /// The source of the value.
         origin: Origin,
         /// The valid values.
         expected: &'static str,
@@ -59,7 +59,7 @@ pub enum ConnInfoError {
     NotHonoured {
         /// The parameter.
         parameter: &'static str,
-        /// Where its value was given.
+        /// The source of the value.
         origin: Origin,
         /// Why not, and the remedy.
         reason: &'static str,
@@ -69,7 +69,7 @@ pub enum ConnInfoError {
     ListLengths {
         /// The list with the wrong length.
         parameter: &'static str,
-        /// Its length.
+        /// The length of the list.
         given: usize,
         /// The number of hosts.
         hosts: usize,
@@ -86,7 +86,7 @@ pub enum ConnInfoError {
     MissingFile {
         /// The parameter that names the file.
         parameter: &'static str,
-        /// Where its value was given.
+        /// The source of the value.
         origin: Origin,
         /// The file.
         path: PathBuf,
@@ -98,7 +98,7 @@ pub enum ConnInfoError {
          the server's name too and then takes the system's authorities"
     )]
     NoRoots {
-        /// Where the mode was given.
+        /// The source of the mode.
         origin: Origin,
     },
     /// No service file has the section.

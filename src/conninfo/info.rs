@@ -27,9 +27,9 @@ pub enum HostAddress {
 /// One server to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Its address.
+    /// The host's address.
     pub address: HostAddress,
-    /// Its port; for a Unix socket, part of the socket's name.
+    /// The port; for a Unix socket, part of the socket's name.
     pub port: u16,
 }
 
@@ -52,13 +52,13 @@ pub enum SslMode {
     Disable,
     /// Without TLS; with TLS if the server rejects that.
     Allow,
-    /// With TLS; without TLS if the server rejects that.
+    /// TLS, or none if the server rejects TLS.
     Prefer,
-    /// With TLS; the certificate is not verified.
+    /// TLS, with a certificate that is not verified.
     Require,
-    /// With TLS, and a certificate issued by one of the roots.
+    /// TLS, with a certificate issued by one of the roots.
     VerifyCa,
-    /// With TLS, and such a certificate for the host's name.
+    /// TLS, with such a certificate for the host's name.
     VerifyFull,
 }
 
@@ -109,15 +109,15 @@ pub struct ClientCertificate {
 pub enum TargetSession {
     /// Any server.
     Any,
-    /// It accepts writes.
+    /// A server that accepts writes.
     ReadWrite,
-    /// It does not accept writes.
+    /// A server that does not accept writes.
     ReadOnly,
-    /// It is not in recovery.
+    /// A server that is not in recovery.
     Primary,
-    /// It is in recovery.
+    /// A server in recovery.
     Standby,
-    /// In recovery if one of the hosts is, otherwise any.
+    /// A server in recovery if one of the hosts is, otherwise any.
     PreferStandby,
 }
 
@@ -167,7 +167,7 @@ pub struct ConnInfo {
     pub dbname: String,
     pub(super) password: Option<SecretString>,
     pub(super) password_in_text: bool,
-    /// From the password file, one per host.
+    /// The passwords of the password file, one per host.
     pub(super) passfile_passwords: Vec<Option<SecretString>>,
     /// Timeout for connecting to one address: DNS, TCP, TLS and authentication.
     pub connect_timeout: Duration,

@@ -5,7 +5,7 @@ use super::error::{ConnInfoError, Origin};
 
 /// How a parameter is handled.
 pub(super) enum Treatment {
-    /// It is used.
+    /// A parameter that walpost uses.
     Used,
     /// Accepted and ignored, without consequences.
     Ignored,

@@ -98,7 +98,7 @@ pub(crate) fn of(config: &Config) -> &'static dyn Destination {
 
 /// A kind of destination: everything that a command needs of it.
 pub(crate) trait Destination: Sync {
-    /// Its value of `sink.kind`.
+    /// The destination's value of `sink.kind`.
     fn kind(&self) -> &'static str;
 
     /// How it has the names of headers, and which ones it or its clients keep for themselves.
@@ -107,7 +107,7 @@ pub(crate) trait Destination: Sync {
     /// Makes the sink, and the store of the position if it has one. Nothing connects yet.
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError>;
 
-    /// Where events go, for the log.
+    /// The address and the stream of events, for the log.
     fn description(&self, config: &Config) -> Description;
 
     /// The hosts that get credentials without TLS.
@@ -142,7 +142,7 @@ pub(crate) struct Context<'a> {
 /// A destination that events can be published to.
 pub(crate) struct Opened {
     pub(crate) sink: Box<dyn Sink>,
-    /// Where the position is kept, and how.
+    /// The store of the position, with its settings.
     pub(crate) state: Option<(Box<dyn StateStore>, StateSettings)>,
     /// Whether the core is to publish in transactions.
     pub(crate) is_exactly_once: bool,
@@ -160,7 +160,7 @@ impl Opened {
     }
 }
 
-/// Where events go, for the log.
+/// The address and the stream of events, for the log.
 #[derive(Debug, Default)]
 pub(crate) struct Description {
     /// The brokers of Kafka.

@@ -20,7 +20,7 @@ pub(super) struct Histogram {
 /// A snapshot of a histogram.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Snapshot {
-    /// In seconds.
+    /// The sum in seconds.
     pub(super) sum: f64,
     pub(super) count: u64,
     /// Upper bound in seconds, and the count of this bucket alone.

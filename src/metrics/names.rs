@@ -15,7 +15,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in the exposition format.
+    /// The type's name in the exposition format.
     pub fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -28,13 +28,13 @@ impl Kind {
 /// One metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name in the exposition.
+    /// The metric's name in the exposition.
     pub name: &'static str,
-    /// Its type.
+    /// The metric's type.
     pub kind: Kind,
-    /// Its labels in addition to `database` and `slot`.
+    /// The metric's labels in addition to `database` and `slot`.
     pub labels: &'static [&'static str],
-    /// Its help text.
+    /// The metric's help text.
     pub help: &'static str,
 }
 

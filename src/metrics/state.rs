@@ -9,18 +9,18 @@ use crate::source::Security;
 /// The phase of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// It has no session with PostgreSQL and tries to open one.
+    /// Opening a session with PostgreSQL.
     #[default]
     Connecting,
     /// Another walpost holds the slot, and it waits for it.
     StandingBy,
-    /// It streams.
+    /// Streaming.
     Streaming,
-    /// It reads a backlog in batches.
+    /// Reading a backlog in batches.
     CatchingUp,
-    /// Its session has ended, and it replays with a new producer.
+    /// Replaying with a new producer after the end of its session.
     Replaying,
-    /// It delivers the records in flight, and then ends.
+    /// Delivering the records in flight before the end.
     Stopping,
 }
 
@@ -30,7 +30,7 @@ impl Phase {
         matches!(self, Self::Streaming | Self::CatchingUp)
     }
 
-    /// Its name in `/status`.
+    /// The phase's name in `/status`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -48,7 +48,7 @@ impl Phase {
 pub struct LastError {
     /// When it occurred.
     pub at: SystemTime,
-    /// Its text, as logged.
+    /// The text of the problem, as logged.
     pub text: String,
 }
 

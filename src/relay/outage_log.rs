@@ -108,7 +108,7 @@ impl Refused {
 }
 
 impl OutageLog {
-    /// Of this destination.
+    /// The log of outages of this destination.
     pub(super) fn of(peer: &'static Peer) -> Self {
         Self {
             peer,

@@ -55,7 +55,8 @@ struct Newer {
 }
 
 impl Standby {
-    /// For a relay that has used a publication with that fingerprint, if it has been active.
+    /// The watch of a relay that has used a publication with that fingerprint, if it has been
+    /// active.
     pub(super) fn new(fingerprint: Option<PublicationFingerprint>) -> Self {
         Self {
             another: false,

@@ -34,7 +34,7 @@ pub struct CatalogState {
     pub version: i32,
     /// The database of this connection.
     pub database: String,
-    /// Its oid.
+    /// The oid of the database.
     pub database_oid: u32,
     /// What the settings say of logical decoding.
     pub decoding: LogicalDecoding,
@@ -68,7 +68,7 @@ pub struct Slot {
     pub other_role: Option<String>,
     /// The position that its consumer has confirmed.
     pub confirmed_flush: Option<Lsn>,
-    /// From where on the server decodes for it.
+    /// The position from which the server decodes for the slot.
     pub restart: Option<Lsn>,
     /// Whether a transaction that is still open keeps that there.
     pub restart_is_held: bool,

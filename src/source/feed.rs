@@ -66,7 +66,7 @@ pub enum Received {
 /// When to close a feed and open another in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchFeed {
-    /// At once.
+    /// An immediate switch.
     Now,
     /// Once nothing is in flight; until then, nothing more is read.
     Drained,
@@ -84,11 +84,11 @@ pub struct VisibilityWaits {
 /// A transaction that is held back until other sessions see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldBack {
-    /// Its id.
+    /// The transaction's id.
     pub xid: u32,
     /// When it committed.
     pub commit_time: PgTimestamp,
-    /// For how long it has been held back.
+    /// The time for which the transaction has been held back.
     pub waited: Duration,
 }
 
@@ -109,7 +109,7 @@ pub trait Feed {
         self.identity().postmaster_start
     }
 
-    /// Where that timeline ends in the server's history; `None` if it is not known.
+    /// The end of that timeline in the server's history; `None` if it is not known.
     fn end_of_timeline(&self, _timeline: u32) -> Option<Lsn> {
         None
     }

@@ -168,7 +168,7 @@ pub enum SlotError {
         flushed: Lsn,
         /// The position in the state topic.
         acked: Lsn,
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
     },
 
@@ -183,7 +183,7 @@ pub enum SlotError {
         flushed: Lsn,
         /// The position in the store.
         acked: Lsn,
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
         /// The store's name.
         store: &'static str,
@@ -221,9 +221,9 @@ pub enum SlotError {
          `walpost adopt --apply` continues from the slot's position, and publishes that part once more"
     )]
     Unidentified {
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
-        /// Of the transaction.
+        /// The commit LSN of the transaction.
         commit_lsn: Lsn,
     },
 
@@ -242,7 +242,7 @@ pub enum SlotError {
         found: Lsn,
         /// The position in the state topic.
         acked: Lsn,
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
     },
 
@@ -261,7 +261,7 @@ pub enum SlotError {
         found: Lsn,
         /// The position in the state topic or the store.
         acked: Lsn,
-        /// Where it is kept.
+        /// The store of the position.
         place: String,
         /// The name of the store, if it is not kept in Kafka.
         store: Option<&'static str>,
@@ -282,7 +282,7 @@ pub enum SlotError {
         found: Lsn,
         /// The position in the store.
         acked: Lsn,
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
         /// The store's name.
         store: &'static str,
@@ -298,7 +298,7 @@ pub enum SlotError {
     NoState {
         /// The slot.
         slot: String,
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
         /// The server's.
         system_identifier: String,
@@ -320,14 +320,14 @@ pub enum SlotError {
     UnfinishedRows {
         /// The slot.
         slot: String,
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
     },
 
     /// While rows were published that the slot does not send, another walpost took the slot.
     #[error("another walpost has written to {place} meanwhile")]
     TakenOver {
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
     },
 
@@ -337,9 +337,9 @@ pub enum SlotError {
          published. If this is intended, run `walpost adopt --apply` and start walpost again"
     )]
     OtherState {
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
-        /// Where the position belongs.
+        /// The server that the position belongs to.
         known: String,
         /// What is connected now.
         found: String,
@@ -353,9 +353,9 @@ pub enum SlotError {
          everything from the slot's position on once more"
     )]
     PartlyPublished {
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
-        /// Of the transaction.
+        /// The commit LSN of the transaction.
         commit_lsn: Lsn,
         /// How many of its events are published.
         events: u32,
@@ -369,7 +369,7 @@ pub enum SlotError {
          {position} --undo --apply`, and order it again once walpost halts at the event"
     )]
     SkipOutdated {
-        /// Where the position is kept.
+        /// The store of the position.
         place: String,
         /// The event's position.
         position: EventPosition,

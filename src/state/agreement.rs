@@ -29,7 +29,7 @@ pub struct Facts<'a> {
     pub server_started: i64,
     /// The timeline of the server's WAL.
     pub timeline: u32,
-    /// Where the state's timeline ends in the server's history, if it is an earlier one.
+    /// The end of the state's timeline in the server's history, if it is an earlier one.
     pub fork: Option<Lsn>,
     /// The end of flushed WAL; on a standby, of what is replayed.
     pub flushed: Lsn,

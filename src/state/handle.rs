@@ -18,10 +18,10 @@ pub(crate) enum Order {
     Adopt(Box<State>),
 }
 
-/// Where the thread gets its orders, and reports events.
+/// The thread's ends of both channels: orders in, events out.
 pub(crate) type Worker = (UnboundedReceiver<Order>, UnboundedSender<StateEvent>);
 
-/// For how long the store may lose a write: set by its thread before it reports one.
+/// The time for which the store may lose a write: set by its thread before it reports one.
 #[derive(Debug, Clone)]
 pub(crate) struct MayLose(Arc<AtomicU64>);
 
@@ -53,7 +53,7 @@ impl StoreHandle {
         (Self { name, orders, events, next: None, may_lose_ms }, (received, reports))
     }
 
-    /// Where the thread sets for how long a write may be lost.
+    /// The value in which the thread stores how long a write may be lost.
     pub(crate) fn loss(&self) -> MayLose {
         MayLose(Arc::clone(&self.may_lose_ms))
     }

@@ -47,7 +47,7 @@ impl StoredPosition {
     }
 }
 
-/// Where the position is kept. Every call returns at once; the outcome is an event.
+/// A store of the position. Every call returns immediately; the outcome is an event.
 pub trait StateStore: Send {
     /// Fences all other writers of `key`, and reads its record: ends in [`StateEvent::Opened`],
     /// [`StateEvent::Missing`] or [`StateEvent::Failed`]. Discards what was opened before.
@@ -63,7 +63,8 @@ pub trait StateStore: Send {
         self.write(state);
     }
 
-    /// For how long the store may lose a write that it has acknowledged, with the events before it.
+    /// The time for which the store may lose a write that it has acknowledged, with the events
+    /// before it.
     fn may_lose(&self) -> Duration {
         Duration::ZERO
     }
@@ -102,7 +103,7 @@ pub enum StateEvent {
 /// Why the store cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateFailure {
-    /// It may be usable later.
+    /// The store may be usable later.
     #[error("{0}")]
     Unavailable(String),
     /// The brokers reject walpost's credentials.

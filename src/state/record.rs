@@ -82,7 +82,7 @@ pub struct State {
     /// Each position from this one on that was ever confirmed is in [`State::earlier`], as long as that
     /// has place; `None` in a record of an earlier version.
     pub known_from: Option<Lsn>,
-    /// In exactly-once mode: the transaction that is published in part, if there is one.
+    /// The transaction that is published in part in exactly-once mode, if there is one.
     pub partial: Option<Partial>,
     /// Events that are not to be published, by `walpost skip`: those that are still to come, and the
     /// newest of those before. In order.
@@ -109,9 +109,10 @@ pub struct State {
 /// A transaction that is published in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partial {
-    /// Its first event that is not published.
+    /// The transaction's first event that is not published.
     pub next: EventPosition,
-    /// Its id, the lower 32 bits, and its commit time; `None` in a record of an earlier version.
+    /// The transaction's id, the lower 32 bits, and its commit time; `None` in a record of an
+    /// earlier version.
     pub identity: Option<(u32, PgTimestamp)>,
 }
 
@@ -124,7 +125,7 @@ pub struct UnfinishedRows {
     /// Events may have positions before this one.
     #[serde(with = "text")]
     pub next: Lsn,
-    /// Where the slot is to be read from afterwards.
+    /// The position from which the slot is to be read afterwards.
     #[serde(with = "text")]
     pub then: Lsn,
     /// Which rows.
@@ -139,19 +140,19 @@ pub enum ChosenRows {
     Existing,
     /// All that are missing in Kafka.
     All,
-    /// Those that were written since that time.
+    /// The rows that were written since that time.
     Since(String),
-    /// Those of transactions that a bookmark does not tell to be delivered.
+    /// The rows of transactions that a bookmark does not prove to be delivered.
     Bookmark(Bookmark),
 }
 
 /// A record that this walpost cannot read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableState {
-    /// It was written by a newer walpost.
+    /// A record of a newer walpost.
     #[error("its format has version {0}, and this walpost reads {VERSION}: upgrade walpost")]
     Newer(u32),
-    /// It is not a record of walpost's.
+    /// A record that is not walpost's.
     #[error("it is not a record of walpost's: {0}")]
     Invalid(String),
 }
@@ -172,7 +173,7 @@ struct Value {
     partial: Option<PartialValue>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skipped: Vec<String>,
-    /// By position.
+    /// The skipped rows by position.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     skipped_rows: BTreeMap<String, Option<RowId>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

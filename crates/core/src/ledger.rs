@@ -67,7 +67,7 @@ impl Seq {
     /// The first production.
     pub const FIRST: Self = Self(0);
 
-    /// From a number, such as one that a client library has carried.
+    /// A number as a sequence number, such as one that a client library has carried.
     #[inline]
     pub const fn new(number: u64) -> Self {
         Self(number)
@@ -114,7 +114,7 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Entry {
     commit_lsn: Lsn,
-    /// By the server's clock; the ledger only returns it.
+    /// The commit time by the server's clock; the ledger only returns it.
     commit_time: PgTimestamp,
     /// `None` until its Commit is received; then the LSN up to which the WAL is known to contain no
     /// other transaction.
@@ -230,7 +230,7 @@ impl Ledger {
         self.in_flight_records
     }
 
-    /// Their bytes, as given to [`Ledger::produce`].
+    /// The bytes of the records in flight, as given to [`Ledger::produce`].
     pub fn in_flight_bytes(&self) -> u64 {
         self.in_flight_bytes
     }

@@ -103,10 +103,10 @@ pub struct Refusal {
 /// The kind of reason for a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ground {
-    /// Its size.
+    /// The size of the record.
     Size,
-    /// Its topic does not exist, or walpost may not publish to it, which some destinations do not tell
-    /// apart.
+    /// The topic: it does not exist, or walpost may not publish to it, which some destinations do
+    /// not tell apart.
     MissingTopic,
     /// Another reason.
     Other,

@@ -1,6 +1,6 @@
 //! Human-readable sizes and durations.
 
-/// For example `12.3 MiB`.
+/// A number of bytes as `12.3 MiB`.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -17,7 +17,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     format!("{size:.1} {}", UNITS[unit])
 }
 
-/// For example `2 h 5 min`: the two largest units.
+/// A duration as `2 h 5 min`: the two largest units.
 pub(super) fn duration(seconds: f64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     if seconds < 10.0 {
@@ -37,7 +37,7 @@ pub(super) fn duration(seconds: f64) -> String {
     parts.join(" ")
 }
 
-/// For example `1 234 567 records`.
+/// A number of records as `1 234 567 records`.
 pub(super) fn records(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();

@@ -34,5 +34,5 @@ pub(crate) struct HttpConfig {
     pub dead_letters: String,
 }
 
-/// Where the endpoint is read again.
+/// The configuration of the endpoint, which can be read again.
 pub(crate) type HttpSource = Reread<HttpConfig>;

@@ -87,9 +87,9 @@ struct Gone;
 
 /// Why an event has no answer.
 enum Unanswered {
-    /// It cannot be a request.
+    /// An event that cannot be a request.
     Unmade(String),
-    /// There is no connection.
+    /// A request that was not sent, without a connection.
     Unsent(Failure),
     /// The connection ended.
     Cut(Failure),

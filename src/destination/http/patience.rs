@@ -15,11 +15,11 @@ pub(super) enum Patience {
     ///
     /// [`REJECTIONS`]: crate::destination::parts::attempts::REJECTIONS
     None,
-    /// As long as an earlier request of the event may still be at work, or the endpoint restarts.
+    /// As long as an earlier request of the event may still be processed, or the endpoint restarts.
     Short,
     /// `http.give_up_after`: such answers usually pass.
     Long,
-    /// For ever: the endpoint cannot be used, or not now, and what was answered before says nothing about the
+    /// No limit: the endpoint cannot be used, or not now, and earlier answers say nothing about the
     /// event.
     Endless,
 }

@@ -53,14 +53,14 @@ pub(super) enum Again {
 #[derive(Debug)]
 pub(super) struct Queue {
     inner: Mutex<Inner>,
-    /// For one more event that may be sent, now or later.
+    /// The signal for one more event that may be sent, now or later.
     stirred: Notify,
     /// How many keys may fail while others are sent: if more do, it is hardly for their events.
     failing_max: usize,
 }
 
 impl Queue {
-    /// For so many lanes.
+    /// An empty queue for this number of lanes.
     pub(super) fn new(lanes: u16) -> Self {
         let (inner, stirred) = (Mutex::default(), Notify::new());
         Self { inner, stirred, failing_max: usize::from(lanes / 2).max(1) }

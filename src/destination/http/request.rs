@@ -123,9 +123,9 @@ fn name_of(name: &str) -> Result<HeaderName, Refusal> {
 /// How a value is written in a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
-    /// As a whole: as it is, or percent-encoded with all spaces.
+    /// A whole text: unchanged, or percent-encoded with all spaces.
     Text,
-    /// As text, and `.` encoded too, which separates the parts of what is signed.
+    /// A text with `.` encoded too, which separates the parts of what is signed.
     Id,
     /// An attribute of a `CloudEvent`: space, `"` and `%` are always encoded.
     CloudEvent,

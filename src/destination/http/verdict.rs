@@ -22,9 +22,11 @@ pub(super) enum Verdict {
     Failed { failure: Failure, ground: Ground, patience: Patience, after: Option<Duration> },
 }
 
-/// By the status code (<https://www.rfc-editor.org/rfc/rfc9110.html#name-status-codes>). No code says for
-/// certain that an event is at fault: with a wrong URL or a wrong configuration, all are answered alike.
-/// `waits_for_topic`: a topic without a path is waited for; `None`: the URL is the same for all topics.
+/// The verdict by the status code
+/// (<https://www.rfc-editor.org/rfc/rfc9110.html#name-status-codes>). No code proves that an event
+/// is at fault: with a wrong URL or a wrong configuration, all events get the same answer.
+/// `waits_for_topic`: whether a topic without a path is waited for; `None`: the URL is the same for
+/// all topics.
 pub(super) fn verdict(
     address: &str,
     status: StatusCode,

@@ -47,10 +47,10 @@ const USED_MAX: usize = 1 << 16;
 /// A topic's number of partitions.
 #[derive(Debug, Clone, Copy)]
 struct Count {
-    /// By this number records are assigned to partitions. It grows between two records only, so that
-    /// the gate has seen the partition of each record before that record is queued.
+    /// The number of partitions by which records are assigned. It grows between two records only,
+    /// so that the gate has seen the partition of each record before that record is queued.
     applied: u32,
-    /// As the client last saw it.
+    /// The number of partitions that the client last saw.
     seen: u32,
 }
 
@@ -133,7 +133,7 @@ impl PartitionKey {
 #[derive(Debug)]
 struct First {
     topic: String,
-    /// Its partition, if it is known.
+    /// The partition, if it is known.
     key: PartitionKey,
     /// The changes of counts that were processed when it was queued.
     changes: u64,
@@ -145,21 +145,22 @@ struct Topic {
     count: Option<u32>,
     /// Partitions in which a record was acknowledged.
     proven: HashSet<u32>,
-    /// By partition below [`USED_MAX`]: whether one was offered there since [`FirstBatchGate::forget`].
+    /// The partitions below [`USED_MAX`]: whether a record was offered to each since
+    /// [`FirstBatchGate::forget`].
     used: Vec<bool>,
     /// The known partitions of the first records in flight.
     leading: Vec<PartitionKey>,
 }
 
 impl FirstBatchGate {
-    /// For a producer whose partitioner writes `counts`.
+    /// The gate of a producer whose partitioner writes `counts`.
     pub(crate) fn new(counts: Arc<Counts>) -> Self {
         let changes = counts.changes();
         let (topics, in_flight) = (HashMap::new(), HashMap::new());
         Self { counts, changes, topics, is_single: true, in_flight }
     }
 
-    /// For several producers; the partitioner of the first one writes `counts`.
+    /// The gate of several producers; the partitioner of the first one writes `counts`.
     pub(crate) fn of_several(counts: Arc<Counts>) -> Self {
         Self { is_single: false, ..Self::new(counts) }
     }
@@ -390,7 +391,7 @@ mod tests {
         Some(PartitionKey::hash_of(key))
     }
 
-    /// Of ten keys, in a topic of that many partitions.
+    /// A gate with ten keys, in a topic of that many partitions.
     fn gate(partitions: i32) -> (FirstBatchGate, KeyPartitioner) {
         let counts = Arc::new(Counts::default());
         let partitioner = KeyPartitioner::new(Arc::clone(&counts));

@@ -13,7 +13,7 @@ use crate::sink::{Outcome, Report};
 /// acknowledgement of a partition, and are in memory beside those that the producers have.
 const LIMIT: usize = 8192;
 
-/// In the order in which they were produced.
+/// Records that are held, in the order in which they were produced.
 #[derive(Debug, Default)]
 pub(super) struct HeldRecords {
     pub(super) records: VecDeque<HeldRecord>,
@@ -70,7 +70,7 @@ impl HeldRecord {
         }
     }
 
-    /// It is sent to that partition, if it is one.
+    /// Sets the partition key, and the partition if the key is one.
     pub(super) fn place(&mut self, key: PartitionKey) {
         self.partition_key = key;
         if let PartitionKey::Partition(partition) = key {

@@ -61,7 +61,7 @@ pub struct MetadataClient {
 /// The cluster's brokers, as their metadata describes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Brokers {
-    /// Their ids.
+    /// The ids of the brokers.
     pub ids: Vec<i32>,
     /// The addresses that they advertise.
     pub addresses: Vec<String>,
@@ -79,11 +79,11 @@ pub struct TopicState {
 /// A partition, as the metadata describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionState {
-    /// Its id.
+    /// The partition's id.
     pub id: i32,
     /// Whether a broker leads it.
     pub has_leader: bool,
-    /// Its replicas in sync.
+    /// The number of replicas in sync.
     pub in_sync: usize,
     /// All its replicas.
     pub replicas: usize,
@@ -94,7 +94,7 @@ pub struct PartitionState {
 pub enum TopicError {
     /// The brokers answered with this error.
     Broker(Code),
-    /// They did not answer.
+    /// A request that the brokers did not answer.
     NoAnswer(KafkaError),
 }
 
@@ -297,7 +297,7 @@ fn is_decision(code: Code) -> bool {
     )
 }
 
-/// For a client that never publishes, and so needs no producer ID.
+/// The settings of a client that never publishes, and so needs no producer ID.
 fn without_idempotence(mut config: ClientConfig) -> ClientConfig {
     config.remove("enable.gapless.guarantee");
     config.remove("enable.idempotence");

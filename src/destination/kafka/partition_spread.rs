@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use crate::destination::kafka::partition::KeyHash;
 
-/// Of so many producers to so many brokers.
+/// The partitions of each producer, for a number of producers and brokers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PartitionSpread {
     producers: NonZeroU32,

@@ -30,7 +30,8 @@ pub(crate) struct Placement {
     pinned: HashSet<String>,
     /// Records without a key so far.
     keyless: u32,
-    /// By topic, where records wait that are kept: none of the same partition may overtake them.
+    /// The topics' partitions with kept records: no later record of the same partition may overtake
+    /// them.
     waiting: HashMap<String, WaitingIn>,
 }
 
@@ -42,7 +43,7 @@ struct WaitingIn {
     unknown: bool,
 }
 
-/// Where a record goes.
+/// The partition and the producer of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Destination {
     /// The number of the producer.
@@ -52,8 +53,8 @@ pub(crate) struct Destination {
 }
 
 impl Placement {
-    /// For so many producers to so many brokers, the first of which writes what its partitioner sees
-    /// into `counts`.
+    /// The placement for this number of producers and brokers; the first producer writes what its
+    /// partitioner sees into `counts`.
     pub(crate) fn new(counts: Arc<Counts>, producers: u32, brokers: u32) -> Self {
         let several = producers > 1;
         let gate = if several { FirstBatchGate::of_several } else { FirstBatchGate::new };
@@ -132,7 +133,8 @@ impl Placement {
         }
     }
 
-    /// Where a record goes that is admitted; `named` is the partition that it names itself.
+    /// The destination of an admitted record; `named` is the partition that the record names
+    /// itself.
     pub(crate) fn place(
         &mut self,
         topic: &str,

@@ -51,7 +51,7 @@ const BROKER_TIME: Duration = Duration::from_micros(300);
 /// Records of a request from which on a connection is limited by bytes, not by requests.
 const BULK: u64 = 200;
 
-/// By how much longer than a round trip acknowledgements take on average at least, where records
+/// The minimum by which acknowledgements take longer than a round trip on average where records
 /// wait for a free request: this, and a round trip.
 const WAIT: Duration = Duration::from_millis(3);
 
@@ -108,7 +108,7 @@ pub(crate) struct Load {
     /// The shortest and the median by the last statistics, if there was any.
     pub(crate) round_trip: Option<(Duration, Duration)>,
     pub(crate) brokers: u32,
-    /// Of all topics that records go to.
+    /// The number of partitions of all topics that records go to.
     pub(crate) partitions: u32,
     /// Requests acknowledged and records delivered, since there are these producers.
     pub(crate) requests: u64,
@@ -172,7 +172,7 @@ pub(crate) struct PoolSizing {
 }
 
 impl PoolSizing {
-    /// At most `max` producers; `in_flight`: the user's own number of requests in flight.
+    /// A pool of at most `max` producers; `in_flight`: the user's own number of requests in flight.
     pub(crate) fn new(max: u32, in_flight: Option<u32>, now: Instant) -> Self {
         let size = PoolSize { producers: 1, in_flight: in_flight.unwrap_or(NEAR) };
         Self {
@@ -348,7 +348,7 @@ impl PoolSizing {
         self.begin_anew(now);
     }
 
-    /// There are other producers, which have measured nothing yet.
+    /// Forgets the measurements: the producers are others, which have measured nothing yet.
     fn begin_anew(&mut self, now: Instant) {
         (self.smaller_since, self.more, self.waits) = (None, None, 0);
         self.last = (Load::default(), now);

@@ -74,8 +74,8 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often is looked whether the producer is of no use any more.
 const FATAL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// For how long it counts that a broker knows the producer in a partition: well
-/// below the day after which it forgets it.
+/// The time for which a broker is taken to know the producer in a partition: well below the day
+/// after which it forgets the producer.
 const GATE_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// The idempotent producers behind the [`Sink`] seam.

@@ -20,7 +20,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// may have been granted in the meantime.
 const REJECTED_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Where the properties are read again.
+/// The Kafka properties, which can be read again.
 pub type KafkaSource = Reread<KafkaConfig>;
 
 /// The properties that were read last, and when to read them again.
@@ -59,7 +59,7 @@ pub(crate) struct Changed {
 }
 
 impl Reload {
-    /// For a producer that was created with `config` now.
+    /// The reload of a producer that was created with `config` now.
     pub(crate) fn new(config: &KafkaConfig) -> Self {
         let hashes = RandomState::new();
         let fingerprint = fingerprint(config, &hashes);

@@ -367,11 +367,11 @@ impl<T: Send + 'static> Drop for Closing<T> {
 /// What a state topic has for a key.
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(crate) enum Newest {
-    /// There is no such topic.
+    /// The topic does not exist.
     NoTopic,
-    /// It has no record of the key.
+    /// The topic has no record of the key.
     NoRecord,
-    /// Its newest record.
+    /// The newest record of the key.
     Record {
         state: State,
         /// The id of the cluster, if the brokers report one.

@@ -120,7 +120,7 @@ pub(crate) struct RoundTrips {
 pub(crate) struct Measured {
     /// Known brokers.
     pub(crate) brokers: u32,
-    /// For each broker that has responded since the last statistics.
+    /// The round trips of each broker that has responded since the last statistics.
     pub(crate) round_trips: Vec<RoundTrips>,
     /// The number of partitions of each topic that it has written to.
     pub(crate) partitions: HashMap<String, u32>,

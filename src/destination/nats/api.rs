@@ -36,7 +36,7 @@ pub(crate) struct StreamConfig {
     pub(crate) max_msgs: i64,
     #[serde(default)]
     pub(crate) max_bytes: i64,
-    /// In nanoseconds, as all times.
+    /// The maximum age in nanoseconds, as all times.
     #[serde(default)]
     pub(crate) max_age: i64,
     #[serde(default)]
@@ -73,7 +73,7 @@ pub(crate) struct StreamState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) seq: u64,
-    /// Its `Nats-Msg-Id`.
+    /// The message's `Nats-Msg-Id`.
     pub(super) id: Option<String>,
     pub(super) data: Vec<u8>,
 }

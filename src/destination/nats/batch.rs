@@ -26,7 +26,7 @@ pub(crate) struct Sent {
     pub(super) tally: Tally,
     /// The sequence number of its first message in the stream, if that is stored.
     pub(super) first: u64,
-    /// Its last message.
+    /// The last message.
     pub(super) last: Last,
     /// Whether its message only asks: it expects another end of the stream, and is not stored.
     pub(super) only_asks: bool,

@@ -28,7 +28,7 @@ pub(crate) struct NatsConfig {
     pub sync_interval: Duration,
 }
 
-/// Where the servers and the stream are read again.
+/// The configuration of servers and stream, which can be read again.
 pub(crate) type NatsSource = Reread<NatsConfig>;
 
 /// The key-value bucket beside a stream, which has walpost's position.

@@ -10,16 +10,16 @@ use crate::sink::{Condition, Fault};
 /// Why NATS cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It does not answer.
+    /// The server does not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// It rejects the login.
+    /// The server rejects the login.
     #[error("{0}")]
     Unauthenticated(String),
     /// The user lacks a right.
     #[error("{0}")]
     Unauthorized(String),
-    /// It answers, and cannot store messages now.
+    /// The server answers, and cannot store messages now.
     #[error("{0}")]
     Unusable(String),
     /// The stream does not end where it should. Reading its last message tells why.
@@ -28,14 +28,13 @@ pub(crate) enum Failure {
     /// Another walpost holds the slot, or the state key is gone.
     #[error("another walpost has taken over the stream, or its state key was deleted or set back")]
     Fenced,
-    /// It cannot be used with walpost as it is configured.
+    /// The server cannot be used with walpost as it is configured.
     #[error("{0}")]
     Unsupported(String),
     /// The user may not publish to this subject.
     #[error("walpost's user may not publish to `{0}`")]
     Denied(String),
-    /// It does not store this message, and answers that it is because of the message, or something
-    /// unknown.
+    /// The server does not store this message: because of the message, or for an unknown reason.
     #[error("{reason}")]
     Message {
         /// The production.
@@ -66,7 +65,7 @@ const HEADERS_TOO_LARGE: u32 = 10097;
 const ACCOUNT_RESOURCES: u32 = 10002;
 const SEALED: u32 = 10109;
 
-/// From this code on, an error is one of the server, as those of HTTP.
+/// The lowest error code that is the server's fault, as in HTTP.
 const OF_SERVER: u32 = 500;
 
 /// An error of JetStream's, as its API and its acknowledgements have it.
@@ -169,7 +168,7 @@ impl Failure {
         }
     }
 
-    /// From an error that a server has sent instead of an answer.
+    /// The failure in an error that a server has sent instead of an answer.
     pub(super) fn of_server(text: &str) -> Self {
         if let Some(subject) = denied(text) {
             return Self::Denied(subject.to_owned());

@@ -55,7 +55,7 @@ pub(super) struct Message {
     pub(super) subject: String,
     pub(super) headers: HeaderMap,
     pub(super) payload: Bytes,
-    /// Of headers and payload.
+    /// The size of headers and payload, in bytes.
     pub(super) bytes: usize,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Limits {
     pub(super) denied: Vec<String>,
 }
 
-/// Where messages go.
+/// The subject and its maximum.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) stream: String,

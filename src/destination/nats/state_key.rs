@@ -34,7 +34,7 @@ const VERSION: u32 = 1;
 /// The message of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Last {
-    /// Its sequence number.
+    /// The sequence number of the record.
     pub(crate) seq: u64,
     /// The event's position.
     pub(crate) position: EventPosition,

@@ -62,8 +62,8 @@ struct Chain {
     tail: u64,
     /// The position of its event.
     position: Option<EventPosition>,
-    /// Its id, if it was sent over this connection: a server that was restarted may not know the ids
-    /// of older ones.
+    /// The id of the previous message, if it was sent over this connection: a restarted server may
+    /// not know older ids.
     previous: Option<String>,
 }
 

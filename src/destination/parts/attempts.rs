@@ -26,13 +26,13 @@ pub(crate) const REJECTIONS: u32 = 8;
 /// Why a destination cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// There is no answer.
+    /// The destination does not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// It rejects the credentials.
+    /// The destination rejects the credentials.
     #[error("{0}")]
     Unauthenticated(String),
-    /// It answers that it takes no events now.
+    /// The destination answers that it accepts no events now.
     #[error("{0}")]
     Unusable(String),
 }
@@ -99,11 +99,11 @@ pub(crate) fn order_at(record: &Record<'_>, position: EventPosition) -> u64 {
 /// What is known of a record in flight apart from what is sent.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Of the producer: what an earlier one has sent is not reported any more.
+    /// The producer's epoch: what an earlier producer has sent is no longer reported.
     pub(crate) epoch: u64,
     pub(crate) seq: Seq,
     pub(crate) topic: String,
-    /// Of key and value.
+    /// The size of key and value, in bytes.
     pub(crate) bytes: u64,
     /// When it was produced.
     pub(crate) since: Instant,
@@ -157,7 +157,7 @@ impl<L: Ord> Inner<L> {
 #[derive(Debug)]
 pub(crate) struct Attempts<L> {
     inner: Mutex<Inner<L>>,
-    /// For everything but delivered events.
+    /// The signal for everything but delivered events.
     stirred: Notify,
     delivered: Notify,
 }
@@ -214,7 +214,7 @@ impl<L: Ord> Attempts<L> {
         self.lock().ends(lane);
     }
 
-    /// There is no connection, for whatever reason.
+    /// Records that there is no connection, for whatever reason.
     pub(crate) fn disconnected(&self) {
         self.lock().connected = Some(false);
     }
@@ -274,7 +274,7 @@ impl<L: Ord> Taken<L> {
         }
     }
 
-    /// For the workers.
+    /// The attempts, for the workers.
     pub(crate) fn attempts(&self) -> Arc<Attempts<L>> {
         Arc::clone(&self.attempts)
     }

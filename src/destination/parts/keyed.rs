@@ -204,7 +204,7 @@ mod tests {
         keyed: Keyed<Event>,
         now: Instant,
         pushed: u64,
-        /// Those that are to be delivered, with those that are under way.
+        /// The items that are to be delivered, with those in flight, by key.
         expected: BTreeMap<u64, Vec<u64>>,
         /// Whether each that is under way was pushed since the last replacement.
         under_way: Vec<(Event, bool)>,

@@ -38,7 +38,7 @@ pub(crate) trait Link: Sized + 'static {
     const THREAD: &'static str;
     /// What it is opened with: read with each connection.
     type Source: Send + 'static;
-    /// Under what the connection is opened.
+    /// The lease under which the connection is opened.
     type Claim: Send + fmt::Debug;
     /// What is sent.
     type Batch: Send + Sync + fmt::Debug;
@@ -95,7 +95,7 @@ pub(crate) enum Ended<L: Link> {
     Order(Order<L>),
     /// The sink is gone.
     Gone,
-    /// It cannot be used any more.
+    /// The connection cannot be used any more.
     Failed(L::Failure),
 }
 
@@ -103,7 +103,7 @@ pub(crate) enum Ended<L: Link> {
 struct Shared<L: Link> {
     events: Mutex<VecDeque<Happened<L>>>,
     connected: AtomicU8,
-    /// For everything but [`Event::Done`].
+    /// The signal for everything but [`Event::Done`].
     stirred: Notify,
     done: Notify,
 }
@@ -395,7 +395,7 @@ impl<L: Link> Producer<L> {
         }
     }
 
-    /// As the thread does for the current connection.
+    /// Adds an event, as the thread does for the current connection.
     #[cfg(test)]
     pub(crate) fn happened(&self, event: Event<L>) {
         self.shared.push(self.epoch, event);
@@ -422,7 +422,7 @@ pub(crate) trait Linked: Outlet + Send + Sync {
     /// What the destination is called.
     const PEER: &'static Peer;
 
-    /// As [`Sink::is_fenced_by_state`].
+    /// The value of [`Sink::is_fenced_by_state`].
     const IS_FENCED_BY_STATE: bool;
 
     fn producer(&self) -> &Producer<Self::Link>;

@@ -20,7 +20,7 @@ const HASH_BYTES: usize = 8;
 pub(crate) struct Writer(String);
 
 impl Writer {
-    /// Of this owner: its names as a text.
+    /// The ids of this owner, whose names are one text.
     pub(crate) fn new(owner: &str, generation: u64) -> Self {
         Self(format!("{}-{generation}", hash(Sha256::new_with_prefix(owner))))
     }
@@ -53,7 +53,7 @@ pub(crate) fn hash(of: Sha256) -> String {
     hexadecimal(&of.finalize()[..HASH_BYTES])
 }
 
-/// As hexadecimal digits.
+/// The bytes as hexadecimal digits.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {

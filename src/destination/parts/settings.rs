@@ -20,7 +20,7 @@ pub(crate) fn layout(config: &Config) -> ConfiguredLayout {
     }
 }
 
-/// Where what `read` makes of a configuration is read again.
+/// The part of a configuration that `read` returns, which can be read again.
 pub(crate) fn reread<T: 'static>(
     config: &Config,
     environment: &Environment,

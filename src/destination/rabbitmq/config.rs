@@ -23,5 +23,5 @@ pub(crate) struct RabbitConfig {
     pub dead_letters: String,
 }
 
-/// Where the broker is read again.
+/// The configuration of the broker, which can be read again.
 pub(crate) type RabbitSource = Reread<RabbitConfig>;

@@ -6,10 +6,10 @@ use crate::sink::{Condition, Fault};
 /// Why RabbitMQ cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It does not answer.
+    /// The broker does not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// It rejects the login.
+    /// The broker rejects the login.
     #[error("{0}")]
     Unauthenticated(String),
     /// The user lacks a right.
@@ -18,15 +18,15 @@ pub(crate) enum Failure {
     /// The exchange does not exist.
     #[error("{0}")]
     Missing(String),
-    /// It answers, and cannot take messages now.
+    /// The broker answers, and cannot take messages now.
     #[error("{0}")]
     Unusable(String),
-    /// It does not accept a payload of more bytes than `max`.
+    /// The broker does not accept a payload of more bytes than `max`.
     #[error("{text}")]
     TooLarge {
         /// What it accepts.
         max: u64,
-        /// Its answer.
+        /// The broker's answer.
         text: String,
     },
 }

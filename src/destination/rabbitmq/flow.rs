@@ -107,7 +107,7 @@ impl Flow {
         self.refused.push(message, now);
     }
 
-    /// Those that were put back, and whose time has come, may be sent again.
+    /// Makes refused messages sendable again once their delay is over.
     pub(super) fn retry(&mut self, now: Instant) {
         while let Some(message) = self.refused.next(now) {
             self.window.offer(message);

@@ -77,7 +77,7 @@ pub(crate) struct RabbitLink {
 impl Link for RabbitLink {
     const THREAD: &'static str = "walpost-rabbit";
     type Source = RabbitSource;
-    /// There is nothing to claim.
+    /// No claim: RabbitMQ stores no position.
     type Claim = ();
     type Batch = Batch;
     type Synced = Synced;
@@ -190,7 +190,7 @@ impl RabbitLink {
         self.flow.next_retry().map_or(next, |at| next.min(at))
     }
 
-    /// From when on the oldest unconfirmed message is late.
+    /// The time from which the oldest unconfirmed message is late.
     fn late_from(&self) -> Option<Instant> {
         self.flow.oldest().map(|sent| sent.max(self.reading_since) + CONFIRM_TIMEOUT)
     }

@@ -87,7 +87,7 @@ pub(super) struct Message {
     pub(super) frames: Vec<u8>,
     pub(super) topic: String,
     pub(super) routing_key: Arc<str>,
-    /// Of key and value.
+    /// The size of key and value, in bytes.
     pub(super) bytes: usize,
     pub(super) since: Instant,
     /// Whether it is a dead letter.
@@ -96,7 +96,7 @@ pub(super) struct Message {
     pub(super) is_retried: bool,
 }
 
-/// Where messages go.
+/// The exchange and the routing key.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) exchange: String,

@@ -37,7 +37,7 @@ pub(super) struct Refused {
     /// When the last one was sent again in its time.
     last: Option<Instant>,
     pace: Duration,
-    /// Those that are sent again, and are not answered. That may stay so, and must not hold up the others.
+    /// Messages that are sent again without an answer so far. They must not hold up the others.
     again: Load,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Refused {
 #[derive(Debug)]
 struct Waiting {
     messages: VecDeque<Message>,
-    /// Those that are sent again, and are not answered.
+    /// Messages that are sent again without an answer so far.
     again: Load,
     delays: ExponentialBackoff,
     due: Option<Instant>,

@@ -48,7 +48,7 @@ pub(super) enum Part {
 pub(super) struct Window {
     unconfirmed: Load,
     by_routing_key: HashMap<Arc<str>, Share>,
-    /// Those that their routing key has room for, to be sent in this order.
+    /// Messages that their routing key has room for, to be sent in this order.
     next: VecDeque<Message>,
 }
 
@@ -59,7 +59,8 @@ struct Share {
     load: Load,
     /// What waits until that is less than half of the window.
     waiting: VecDeque<Message>,
-    /// Those of it that the broker has refused before: later ones may fill the window for hours.
+    /// Messages of the key that the broker has refused before: later ones may fill the window for
+    /// hours.
     first: VecDeque<Message>,
 }
 
@@ -101,7 +102,7 @@ impl Window {
         Some(message)
     }
 
-    /// It is unconfirmed no more: others of its routing key may be sent.
+    /// Removes a confirmed message: others of its routing key may be sent.
     pub(super) fn confirmed(&mut self, message: &Message) {
         self.unconfirmed.remove(message);
         let Some(share) = self.by_routing_key.get_mut(&message.routing_key) else { return };

@@ -24,7 +24,7 @@ pub(crate) struct RedisConfig {
     pub wait_replicas: u32,
 }
 
-/// Where the server and the streams are read again.
+/// The configuration of server and streams, which can be read again.
 pub(crate) type RedisSource = Reread<RedisConfig>;
 
 /// The key beside the stream that has walpost's position and the last event: in the same hash slot,

@@ -13,19 +13,19 @@ pub(super) const CLUSTER: &str =
 /// Why Redis cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It does not answer.
+    /// The server does not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// It rejects the login.
+    /// The server rejects the login.
     #[error("{0}")]
     Unauthenticated(String),
     /// The user lacks a right.
     #[error("{0}")]
     Unauthorized(String),
-    /// It answers, and cannot add entries now.
+    /// The server answers, and cannot add entries now.
     #[error("{0}")]
     Unusable(String),
-    /// It does not accept a value of that many bytes.
+    /// The server does not accept a value of that many bytes.
     #[error("{reply}")]
     TooLarge {
         /// The size of the largest value of the batch.
@@ -33,10 +33,10 @@ pub(crate) enum Failure {
         /// The server's answer.
         reply: String,
     },
-    /// It does not add this entry, and answers that it is because of the entry, or something unknown.
+    /// The server does not add this entry: because of the entry, or for an unknown reason.
     #[error("{reason}")]
     Entry {
-        /// Its number in the batch.
+        /// The entry's number in the batch.
         number: usize,
         /// The production, once that is known.
         seq: Option<Seq>,
@@ -45,7 +45,7 @@ pub(crate) enum Failure {
         /// The answer.
         reason: String,
     },
-    /// It cannot be used with walpost at all.
+    /// The server cannot be used with walpost at all.
     #[error("{0}")]
     Unsupported(String),
     /// This process has opened the state key again since.
@@ -87,13 +87,13 @@ impl Failure {
         }
     }
 
-    /// From the text of an error reply, which begins with its code.
+    /// The failure in the text of an error reply, which begins with its code.
     pub(crate) fn of_reply(text: &str) -> Self {
         let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
         Self::of_code(code, detail)
     }
 
-    /// From the error reply to the entry with this number.
+    /// The failure in the error reply to the entry with this number.
     pub(super) fn of_entry(text: &str, number: usize) -> Self {
         // All errors without a code of their own have this one.
         if !text.starts_with("ERR ") {

@@ -173,11 +173,11 @@ pub(super) async fn load(client: &mut MultiplexedConnection) -> Result<(), Failu
 /// The state key, opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Opened {
-    /// It does not exist. The stream's last id, if that exists.
+    /// No state key. The stream's last id, if that exists.
     None(Option<EntryId>),
     /// Nobody else can add or write any more.
     Ours(Contents),
-    /// It belongs to this other owner.
+    /// A state key of this other owner.
     Others(String),
 }
 

@@ -11,11 +11,12 @@ use super::failure::Failure;
 /// takes.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// With `appendfsync everysec`, a sync once a second, and a write that it has postponed for two.
+/// The time to a sync with `appendfsync everysec`: one second, and a write that was postponed for
+/// two.
 const EVERY_SECOND: Duration = Duration::from_secs(3);
 
-/// With `appendfsync no`, until Linux has written everything back (`vm.dirty_expire_centisecs`, half a
-/// minute, and the time that it takes).
+/// The time to a sync with `appendfsync no`: until Linux has written everything back
+/// (`vm.dirty_expire_centisecs`, half a minute, and the time that it takes).
 const WRITTEN_BACK: Duration = Duration::from_secs(60);
 
 /// How long the log is not waited for again once that was in vain: a user without the right would fill
@@ -65,8 +66,8 @@ impl Synced {
     }
 }
 
-/// For how long a write may be lost, by the server's settings; without the right to see them, as if they
-/// were the usual ones.
+/// The time for which a write may be lost, by the server's settings; without the right to see them,
+/// by the usual ones.
 async fn by_settings(client: &mut MultiplexedConnection) -> Result<Duration, Failure> {
     let mut values = [None, None];
     for (value, name) in values.iter_mut().zip(["appendonly", "appendfsync"]) {

@@ -34,7 +34,7 @@ impl SqsConfig {
     }
 }
 
-/// Where the queues are read again.
+/// The configuration of the queues, which can be read again.
 pub(crate) type SqsSource = Reread<SqsConfig>;
 
 /// What a queue is for.

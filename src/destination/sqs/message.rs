@@ -60,9 +60,9 @@ pub(super) struct Message {
     pub(super) group: String,
     pub(super) deduplication_id: String,
     pub(super) body: String,
-    /// By their names.
+    /// The attributes by name.
     pub(super) attributes: Vec<(String, String)>,
-    /// Of body and attributes, as SQS counts them.
+    /// The size of body and attributes, as SQS counts it.
     pub(super) bytes: usize,
 }
 

@@ -61,7 +61,7 @@ pub(super) struct Group {
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     queues: [Keyed<OutgoingMessage>; 2],
-    /// From when on ticks are counted.
+    /// The time from which ticks are counted.
     first_tick: Option<Instant>,
 }
 
@@ -108,18 +108,18 @@ impl Schedule {
         self.queues[queue as usize].done(order);
     }
 
-    /// It is rejected for good: nothing more of its group is sent.
+    /// Closes the group of a message that is permanently rejected: nothing more of it is sent.
     pub(super) fn refused(&mut self, Group { queue, order }: Group) {
         self.queues[queue as usize].close(order);
     }
 
-    /// It is sent again, before the others of its group: at once.
+    /// Puts a message back, to be sent immediately and before the others of its group.
     pub(super) fn again(&mut self, delivery: OutgoingMessage) {
         let Group { queue, order } = delivery.group;
         self.queues[queue as usize].again(order, delivery);
     }
 
-    /// At once and without others: the request was rejected.
+    /// Puts a message back, to be sent immediately and alone: its request was rejected.
     pub(super) fn again_alone(&mut self, delivery: OutgoingMessage) {
         self.again(OutgoingMessage { rejections: delivery.rejections + 1, ..delivery });
     }

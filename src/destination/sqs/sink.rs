@@ -36,7 +36,7 @@ const MESSAGES_MAX: usize = 256;
 pub(crate) struct SqsSink {
     dead_letter_topic: String,
     delivery_id: String,
-    /// Where the events of the session are from.
+    /// The origin of the session's events.
     writer: Option<Writer>,
     /// What the queues take; `None` before that was read.
     limits: watch::Receiver<Option<[Limits; 2]>>,

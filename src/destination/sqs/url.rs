@@ -36,7 +36,7 @@ impl QueueUrl {
         Ok(Self { text: text.to_owned(), endpoint, name })
     }
 
-    /// As a request has it.
+    /// The URL as requests have it.
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }

@@ -71,14 +71,14 @@ pub(super) enum Verdict {
     Delivered,
     /// SQS rejects it, and it may be the reason.
     Suspect(Refusal),
-    /// It is to be sent again.
+    /// The message is to be sent again.
     Later(Failure),
 }
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Rejection {
-    /// It would be the same for each message.
+    /// A failure that each message would have.
     Failure {
         failure: Failure,
         /// Whether the connection, and the credentials, are to be made anew.
@@ -88,7 +88,7 @@ pub(super) enum Rejection {
     Suspect(Refusal),
 }
 
-/// By the error of a message in an answer.
+/// The verdict by the error of a message in an answer.
 pub(super) fn of_entry(error: &BatchResultErrorEntry, address: &str) -> Verdict {
     let reason = said(address, error.code(), error.message());
     match of_code(error.code(), reason.clone()) {
@@ -101,7 +101,7 @@ pub(super) fn of_entry(error: &BatchResultErrorEntry, address: &str) -> Verdict 
     }
 }
 
-/// By the error of a request.
+/// The rejection by the error of a request.
 pub(super) fn of_request<E>(error: &SdkError<E, HttpResponse>, address: &str) -> Rejection
 where
     E: ProvideErrorMetadata + Error + 'static,
@@ -125,7 +125,7 @@ where
     of_status(status, &said)
 }
 
-/// By the status of an answer that has no known code.
+/// The rejection by the status of an answer that has no known code.
 fn of_status(status: u16, said: &str) -> Rejection {
     if (400..500).contains(&status) && ![408, 425, 429].contains(&status) {
         let ground = if status == 413 { Ground::Size } else { Ground::Other };
@@ -137,7 +137,7 @@ fn of_status(status: u16, said: &str) -> Rejection {
     Rejection::Failure { failure: Failure::Unusable(reason), reopens: false }
 }
 
-/// By the code of an error; `None`: it is not known.
+/// The rejection by the code of an error; `None`: the code is not known.
 fn of_code(code: &str, said: String) -> Option<Rejection> {
     // `AWS.SimpleQueueService.NonExistentQueue`, `com.amazonaws.sqs#QueueDoesNotExist`
     let name = code.rsplit(['.', '#']).next().unwrap_or(code);

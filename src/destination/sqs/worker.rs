@@ -109,7 +109,7 @@ struct Outage {
 }
 
 impl Outage {
-    /// It fails, perhaps again. Whether it is tried later for that.
+    /// Records a failure; returns whether the next attempt moved.
     fn prolong(outage: &mut Option<Self>) -> bool {
         let now = Instant::now();
         let outage =
@@ -128,7 +128,7 @@ type Answered = (Batch, Result<Vec<Verdict>, Rejection>);
 
 /// Why no more requests are made over a connection.
 enum Ended {
-    /// It is to be opened anew.
+    /// The client is to be opened anew.
     Reopen,
     /// The sink is gone.
     Gone,

@@ -118,9 +118,9 @@ impl<P: Source> Relay<P> {
             && self.apply_reports_during(sleep(delay)).await?.is_some())
     }
 
-    /// In exactly-once mode: discards what is not committed, which the next session produces again. It
-    /// could not tell an event that it reads again from one that is already in the open transaction.
-    /// Returns false if the relay stops first.
+    /// Discards in exactly-once mode what is not committed, which the next session produces again:
+    /// an event that is read again cannot be told from one in the open transaction. Returns false
+    /// if the relay stops first.
     pub(super) async fn discard_transaction(&mut self) -> Result<bool, RelayError> {
         Ok(!self.core.is_exactly_once() || self.replace_producer().await?)
     }

@@ -48,7 +48,7 @@ enum Cause {
 /// The progress of draining.
 #[derive(Clone, Copy, Default)]
 enum Drain {
-    /// There is no time limit: draining has not begun, or the records in flight are the last copy.
+    /// No time limit: draining has not begun, or the records in flight are the last copy.
     #[default]
     Unlimited,
     /// Draining ends at this time, whatever is still in flight.
@@ -212,8 +212,8 @@ impl<P: Source> Relay<P> {
         Err(SourceError::Undecodable(format!("{error}. {remedy}")).into())
     }
 
-    /// In exactly-once mode: commits what was delivered. No slot has it any more if that was lost: then
-    /// also a part of a transaction.
+    /// Commits in exactly-once mode what was delivered. If the slot was lost no other copy exists:
+    /// then also a part of a transaction.
     async fn commit_at_failure(&mut self) -> Result<(), RelayError> {
         if !self.core.is_exactly_once() {
             return Ok(());

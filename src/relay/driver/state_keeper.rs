@@ -71,7 +71,7 @@ pub struct StateSettings {
 /// How urgent a write is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// As the limits say.
+    /// A write at the time that the limits ask for.
     Normal,
     /// Nothing more is to be read now.
     Idle,
@@ -292,8 +292,8 @@ impl StateKeeper {
         self.metrics.state_trouble(Some(trouble));
     }
 
-    /// In exactly-once mode: applies events while nothing is streamed. A failed commit must be seen then
-    /// too, since nothing of its transaction is reported any more.
+    /// Applies the store's events in exactly-once mode while nothing is streamed. A failed commit
+    /// must be noticed then too, since no record of its transaction is reported any more.
     pub(super) fn note_failures(&mut self, core: &mut Core) {
         while core.is_exactly_once()
             && let Some(event) = self.take_event()

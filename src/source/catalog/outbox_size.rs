@@ -27,14 +27,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// A table with its partitions, indexes and TOAST.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableSize {
-    /// Its name, quoted as in SQL where needed.
+    /// The table's name, quoted as in SQL where needed.
     pub table: String,
-    /// Its size; `None`: a part of it is locked.
+    /// The table's size in bytes; `None`: a part of it is locked.
     pub bytes: Option<u64>,
 }
 
-/// In one message, so in one transaction. No row for a table that does not exist, and no size of one of
-/// which a part is locked.
+/// The query of the sizes, one message and so one transaction. No row for a table that does not
+/// exist, and no size of a table of which a part is locked.
 fn query(tables: &[TableName]) -> String {
     let literal = |text: &str| escape_literal(text).trim_start().to_owned();
     let named = tables.iter().enumerate().map(|(number, table)| {

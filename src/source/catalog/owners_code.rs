@@ -37,11 +37,11 @@ const CODE: &str = "
 /// `TRIGGER_TYPE_DELETE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowEvents {
-    /// They are inserted.
+    /// Rows are inserted.
     Insert = 4,
-    /// They are deleted.
+    /// Rows are deleted.
     Delete = 8,
-    /// They are deleted and inserted.
+    /// Rows are deleted and inserted.
     Both = 12,
 }
 

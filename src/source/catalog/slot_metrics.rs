@@ -60,7 +60,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// How long the server may take to respond.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// On a standby the end of WAL is the replay position: WAL after it cannot be decoded yet.
+/// The query of the metrics. On a standby the end of WAL is the replay position: WAL after it
+/// cannot be decoded yet.
 const SLOT_QUERY: &str = "
     SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                  ELSE pg_catalog.pg_current_wal_lsn() END)::pg_catalog.text,

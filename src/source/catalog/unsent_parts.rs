@@ -52,7 +52,7 @@ pub(crate) enum PartKind {
     Unlogged,
     /// A partition is a foreign table.
     Foreign,
-    /// It inherits from the table, and is no partition.
+    /// A table that inherits from the outbox table, and is no partition.
     Child,
 }
 

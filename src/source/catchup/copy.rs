@@ -9,7 +9,7 @@ use crate::source::wire::MESSAGE;
 /// The first bytes of the output.
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
 
-/// In place of the number of fields: the end of the rows.
+/// The end of the rows, in place of the number of fields.
 const TRAILER: i16 = -1;
 
 /// Initial capacity of a row buffer.

@@ -16,8 +16,9 @@ use crate::source::identity::resume::Resume;
 /// A stream takes over if the relay reads nothing from a catch-up for this long.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// With more messages of an open transaction, the feed is switched after its commit: a stream reads
-/// the transaction from its start again, so its records would be published twice.
+/// The maximum number of messages of an open transaction at which the feed is switched immediately.
+/// With more, it is switched after the commit: a stream reads the transaction from its start again,
+/// so its records would be published twice.
 const MAX_REPEATED_MESSAGES: u64 = 1000;
 
 /// Minimum time between two advances of the slot, absolute and as a multiple of the last one's
@@ -89,7 +90,7 @@ pub struct LagDetector {
 }
 
 impl LagDetector {
-    /// For a stream that starts at `start`.
+    /// A detector for a stream that starts at `start`.
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
         Self {
             catch_up,
@@ -199,7 +200,7 @@ pub struct CatchupProgress {
 }
 
 impl CatchupProgress {
-    /// For a catch-up that starts at `start`.
+    /// The progress of a catch-up that starts at `start`.
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
         let (read, committed) = (start, start);
         Self { open: 0, idle: None, is_over: false, start, read, committed, catch_up }
@@ -325,8 +326,8 @@ pub struct SlotAdvanceSchedule {
 }
 
 impl SlotAdvanceSchedule {
-    /// For a slot whose position is `at`. If the server may invalidate idle slots, the slot is used
-    /// regularly.
+    /// The schedule for a slot whose position is `at`. If the server may invalidate idle slots, the
+    /// slot is used regularly.
     pub fn new(at: Lsn, keeps_idle_slots: bool, now: Instant) -> Self {
         let touch = (!keeps_idle_slots).then(|| now + TOUCH_INTERVAL);
         Self { at, wanted: at, next: now + ADVANCE_INTERVAL, touch, since: None }

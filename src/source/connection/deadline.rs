@@ -40,7 +40,7 @@ pub struct Silent {
 }
 
 impl Limit {
-    /// For the server that `control` reached: its first response must arrive within
+    /// The limit for the server that `control` reached: its first response must arrive within
     /// `connect_timeout`.
     pub(crate) fn new(conninfo: &ConnInfo, control: &Control) -> Self {
         Self { host: control.endpoint.host.to_string(), within: conninfo.connect_timeout }

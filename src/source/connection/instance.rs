@@ -28,7 +28,7 @@ const SYSTEM: &str =
 pub(crate) struct Instance {
     /// `None` if the role may not read it.
     system_identifier: Option<String>,
-    /// In microseconds since 1970.
+    /// The start time of the postmaster, in microseconds since 1970.
     pub(crate) postmaster_start: i64,
 }
 

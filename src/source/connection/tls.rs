@@ -23,7 +23,7 @@ use rustls::{
 
 use crate::conninfo::{ConnInfo, Roots, SslMode};
 
-/// Where common operating systems store their bundle of trusted CA certificates.
+/// The paths at which common operating systems store their bundle of trusted CA certificates.
 const SYSTEM_BUNDLES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",

@@ -30,7 +30,7 @@ pub(crate) struct MessageText {
 }
 
 impl MessageText {
-    /// For messages with that prefix; `None`: their content is in UTF-8 already.
+    /// The conversion of messages with that prefix; `None`: their content is in UTF-8 already.
     pub(crate) async fn of(
         client: &Arc<SqlClient>,
         prefix: Option<&str>,

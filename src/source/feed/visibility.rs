@@ -70,9 +70,9 @@ pub(in crate::source) struct Visibility {
 /// What becomes of a message.
 #[derive(Debug)]
 pub(in crate::source) enum Passage {
-    /// It may be passed on at once.
+    /// A message that may be passed on immediately.
     Now(Received),
-    /// It is a Begin, which is passed on before what follows, or nothing that matters.
+    /// A Begin, which is passed on before what follows, or nothing that matters.
     Later,
     /// The Begin may be passed on at once, and then this Commit: the transaction is empty.
     Empty(Begin, Received),
@@ -95,7 +95,7 @@ struct Held {
 }
 
 impl Visibility {
-    /// For the server of `client`, which must be a primary.
+    /// The check for the server of `client`, which must be a primary.
     pub(in crate::source) async fn prepare(
         client: Arc<SqlClient>,
         facts: &CatalogState,
@@ -256,7 +256,7 @@ struct Snapshot {
     xmin: u64,
     /// No transaction with this id or a higher one has ended.
     xmax: u64,
-    /// Those between that are running, in ascending order.
+    /// The transactions between these that are running, in ascending order.
     running: Vec<u64>,
 }
 

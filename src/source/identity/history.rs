@@ -179,7 +179,7 @@ pub struct HistoryCheck {
     from: Lsn,
     /// Everything that committed before this LSN was received before.
     start: Lsn,
-    /// Where there were no rows.
+    /// The positions between which no rows were received.
     quiet: Range<Lsn>,
     /// What it compares with, if not with what this process has received.
     with_state: Option<WithState>,
@@ -244,7 +244,7 @@ impl SkippedRelations {
 /// How to handle a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageAction {
-    /// It was passed on before.
+    /// Skip the message: it was passed on before.
     Skip,
     /// Pass it on; the comparison continues.
     Pass,
@@ -253,9 +253,9 @@ pub enum MessageAction {
 }
 
 impl HistoryCheck {
-    /// For a session that reads from the slot's position `from`, of which everything that committed
-    /// before `start` was `received` and is not passed on again. `None` if there is nothing to
-    /// compare.
+    /// The check of a session that reads from the slot's position `from`, of which everything that
+    /// committed before `start` was `received` and is not passed on again. `None` if there is
+    /// nothing to compare.
     pub(in crate::source) fn new(
         from: Lsn,
         start: Lsn,
@@ -281,8 +281,8 @@ impl HistoryCheck {
         })
     }
 
-    /// For a session that reads and passes on everything from the slot's position `from`, after a
-    /// walpost whose `published` history is in its state.
+    /// The check of a session that reads and passes on everything from the slot's position `from`,
+    /// after a walpost whose `published` history is in its state.
     pub fn with_state(from: Lsn, published: PublishedHistory) -> Self {
         let PublishedHistory { required, quiet_from, quiet_upto, layout_changed } = published;
         Self {

@@ -22,12 +22,12 @@ pub struct Waited {
 /// The position at which a session starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
-    /// At the slot's `confirmed_flush_lsn`.
+    /// The slot's `confirmed_flush_lsn`.
     AtSlot {
         /// What was observed while another client held the slot, if this process waited for it.
         waited: Option<Waited>,
     },
-    /// At this process's own position, on the same server only.
+    /// This process's own position, on the same server only.
     At {
         /// The server to which the positions belong.
         identity: ServerIdentity,

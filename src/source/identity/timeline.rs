@@ -9,7 +9,7 @@ use crate::lsn::Lsn;
 pub(in crate::source) struct Timelines(pub(in crate::source) Option<String>);
 
 impl Timelines {
-    /// Where that timeline ends in this server's history, if it descends from it.
+    /// The end of that timeline in this server's history, if it descends from it.
     pub(in crate::source) fn end_of(&self, timeline: u32) -> Option<Lsn> {
         end_of(timeline, self.0.as_deref()?)
     }

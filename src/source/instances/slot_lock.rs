@@ -139,7 +139,8 @@ pub(in crate::source) async fn lock(
     }
 }
 
-/// For a stream that has started without the lock: fails if another walpost took it before.
+/// Checks a stream that has started without the lock: an error if another walpost took the lock
+/// before.
 pub(in crate::source) async fn require_no_other_holder(
     client: &Client,
     slot: &str,

@@ -47,7 +47,7 @@ const SLOTS: &str = "
 /// A logical slot of this database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfirmedSlot {
-    /// Its name.
+    /// The slot's name.
     pub(crate) name: String,
     /// `confirmed_flush_lsn`; `None` while it is created.
     pub(crate) confirmed: Option<Lsn>,
@@ -81,7 +81,7 @@ pub(crate) struct ConfirmedSlots {
     pub(crate) end: Lsn,
     /// When its postmaster was started, in microseconds since 1970.
     pub(crate) server_started: i64,
-    /// By name.
+    /// The slots by name.
     pub(crate) slots: Vec<ConfirmedSlot>,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct RowPositions {
 }
 
 impl RowPositions {
-    /// From `start` on, which is rounded up.
+    /// The positions from `start` on, which is rounded up.
     pub(crate) fn new(start: Lsn, batches: u64) -> Self {
         let start = Lsn::new(start.as_u64().next_multiple_of(ALIGNMENT));
         Self { start, batches }

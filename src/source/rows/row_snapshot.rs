@@ -39,7 +39,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 /// After that time a commit of walpost's own flushes it.
 const FLUSH_PAUSE: Duration = Duration::from_millis(300);
 
-/// Where rows have the time at which they were written, unless configured.
+/// The column with the time at which a row was written, unless configured.
 pub(crate) const TIME_COLUMN: &str = "created_at";
 
 /// Bytes of a WAL page, and of the longest header of one: the insert position may lie behind a
@@ -69,16 +69,16 @@ const COLUMNS: &str = "
 pub(crate) enum RowBound {
     /// All.
     All,
-    /// Those that were written, or updated, by transactions with this id or a higher one; and those
-    /// with a time of `since_ms` (milliseconds since 1970) or later: on a server that was set back,
-    /// transaction ids are given again.
+    /// Rows that were written, or updated, by transactions with this id or a higher one; and those
+    /// with a time of `since_ms` (milliseconds since 1970) or later: a server that was restored
+    /// assigns transaction ids again.
     FromXid {
         /// The lowest id.
         xid: u64,
         /// When all transactions with lower ids had ended.
         since_ms: u64,
     },
-    /// Those that were written at this time or later, in PostgreSQL's notation, or have no time.
+    /// Rows that were written at this time or later, in PostgreSQL's notation, or have no time.
     Since(String),
 }
 
@@ -126,7 +126,7 @@ struct TableColumn {
     name: String,
     is_time: bool,
     is_without_zone: bool,
-    /// It is never NULL.
+    /// Whether the column is never NULL.
     is_set: bool,
 }
 
@@ -285,7 +285,7 @@ impl RowSnapshot {
         Ok(None)
     }
 
-    /// Where that timeline ends in the server's history.
+    /// The end of that timeline in the server's history.
     pub(crate) fn end_of_timeline(&self, timeline: u32) -> Option<Lsn> {
         self.timelines.end_of(timeline)
     }
@@ -555,7 +555,7 @@ impl RowSnapshot {
         self.client.batch_execute("CLOSE walpost_rows").await.map_err(reading)
     }
 
-    /// Those of these ids that no row of any table has, whatever rows are chosen.
+    /// The given ids that no row of any table has, whatever rows are chosen.
     pub(crate) async fn absent(&self, ids: Vec<String>) -> Result<Vec<String>, SourceError> {
         let looking = |error| SourceError::query("looking for ids", &error);
         let mut left = ids;

@@ -39,10 +39,11 @@ struct Limits {
 }
 
 impl Limits {
-    /// For small queries, whose rows are collected.
+    /// The limit for small queries, whose rows are collected.
     const QUERIES: Self = Self { message: 16 << 20, answer: 64 << 20 };
 
-    /// For requests whose rows are read one by one: a row may be as large as PostgreSQL allows.
+    /// The limit for requests whose rows are read one by one: a row may be as large as PostgreSQL
+    /// allows.
     const ROWS: Self = Self { message: MESSAGE, answer: u64::MAX };
 }
 
@@ -65,7 +66,7 @@ impl AnswerLimit {
     }
 }
 
-/// Its holder reads rows one by one.
+/// A lifted limit on answers, held by what reads rows one by one.
 #[must_use = "the limit holds again once this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Lifted(AnswerLimit);

@@ -63,7 +63,7 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(super) struct ReceivedEvents {
     pub(super) events: Vec<Event>,
-    /// Their size in [`Shared::queued`].
+    /// The size of the events in [`Shared::queued`].
     pub(super) bytes: usize,
 }
 

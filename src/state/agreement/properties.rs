@@ -61,7 +61,7 @@ enum Step {
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices")]
 struct Until {
-    /// It is killed after so many events.
+    /// The number of events after which walpost is killed.
     events: u32,
     /// Whether the position is written inside of transactions too.
     splits: bool,

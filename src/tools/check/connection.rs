@@ -70,9 +70,9 @@ fn exposed(conninfo: &ConnInfo, host: &Host, security: Security) -> Option<Findi
 
 /// Whether replication connections are possible.
 pub(crate) enum Replication {
-    /// They are, to this server.
+    /// Replication connections work, to this server.
     Works { system_identifier: String, timeline: u32 },
-    /// They are refused; the server can be asked otherwise.
+    /// Replication connections are refused; the server can be queried otherwise.
     Refused,
     /// What answers is not PostgreSQL itself.
     Pooled,

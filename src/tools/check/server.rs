@@ -24,9 +24,9 @@ const SETTINGS: &str = "
 struct Settings {
     slots: Room,
     senders: Room,
-    /// In MiB; negative means no limit.
+    /// The value of `max_slot_wal_keep_size` in MiB; negative means no limit.
     slot_keep: i64,
-    /// In MiB.
+    /// The value of `max_wal_size` in MiB.
     wal_size: i64,
     synchronous: String,
     idle_timeout: Option<String>,

@@ -74,7 +74,7 @@ pub(crate) struct ReplaySummary {
     pub poison: u64,
     /// Kept because an earlier dead letter with the same key is still poison.
     pub held_back: u64,
-    /// Of another cause, not a dead letter, or a duplicate.
+    /// Records with another cause, that are no dead letters, or duplicates.
     pub skipped: u64,
 }
 
@@ -189,14 +189,14 @@ type Identity = (EventPosition, u64);
 
 /// The outcome for a record of the dead-letter topic.
 enum LetterOutcome {
-    /// It was published, or would be.
+    /// The letter was published, or would be.
     Replayed(String),
     Poison(Poison),
     Unreadable(String),
     HeldBack,
     OtherCause,
     NotALetter,
-    /// It was already replayed: the topic has it twice.
+    /// The letter was already replayed: the topic has it twice.
     Duplicate,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Draft {
     pub(crate) password: Option<String>,
     pub(crate) slot: Option<String>,
     pub(crate) publication: Option<String>,
-    /// In SQL notation.
+    /// The tables in SQL notation.
     pub(crate) tables: Vec<String>,
     /// Captured tables that are not treated as outboxes.
     pub(crate) excluded: Vec<String>,

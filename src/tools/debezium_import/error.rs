@@ -5,10 +5,10 @@ use super::properties::PropertiesError;
 /// Why a text is not a connector's configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// It starts like JSON, but is invalid.
+    /// A file that starts like JSON, but is invalid.
     #[error("it is not the JSON that Kafka Connect takes: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is not JSON, and not a valid properties file.
+    /// A file that is not JSON, and not a valid properties file.
     #[error("it is not a properties file as Java reads it: {0}")]
     Properties(#[from] PropertiesError),
     /// A Kubernetes resource.
@@ -41,10 +41,10 @@ pub enum ImportError {
          `curl http://connect:8083/connectors/NAME` prints of one"
     )]
     Several {
-        /// Their names.
+        /// The names of the connectors.
         names: String,
     },
-    /// It contains no option.
+    /// A file without an option.
     #[error("it contains no options")]
     Empty,
 }

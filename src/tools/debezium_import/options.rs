@@ -14,9 +14,9 @@ use super::properties;
 /// An option in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LayerValue {
-    /// Its index in the file, from 0.
+    /// The option's index in the file, from 0.
     pub(crate) place: usize,
-    /// Its name in the file.
+    /// The option's name in the file.
     pub(crate) name: String,
     /// Without surrounding whitespace.
     pub(crate) value: String,
@@ -34,7 +34,7 @@ pub(crate) enum Host {
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) host: Host,
-    /// With their Kafka Connect names, in the order of the file.
+    /// The remaining options with their Kafka Connect names, in the order of the file.
     left: Vec<(String, LayerValue)>,
 }
 

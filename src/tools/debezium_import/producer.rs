@@ -13,9 +13,9 @@ enum Java {
     As(&'static str),
     /// The same, but its value is not printed.
     Secret(&'static str),
-    /// It is not needed.
+    /// A property that is not needed.
     NotNeeded(&'static str),
-    /// It must be set in another way.
+    /// A property that must be set in another way.
     Refused(&'static str),
 }
 

@@ -12,7 +12,7 @@ pub enum Mapping {
     Refused,
     /// The printed configuration contains it.
     Carried,
-    /// It is not needed; the text explains why.
+    /// walpost does not need it; the text explains why.
     NotNeeded,
 }
 
@@ -57,7 +57,7 @@ impl Report {
         self.0.push(Finding { place: None, name, mapping, text });
     }
 
-    /// In the order of the file; missing options last.
+    /// The findings in the order of the file; missing options last.
     pub(crate) fn into_findings(mut self) -> Vec<Finding> {
         self.0.sort_by_key(|finding| finding.place.unwrap_or(usize::MAX));
         self.0

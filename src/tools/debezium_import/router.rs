@@ -196,9 +196,9 @@ struct Predicates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Never,
-    /// It selects the outbox, and nothing else is captured.
+    /// A predicate that selects the outbox, and nothing else is captured.
     ForAll,
-    /// It excludes some of what is captured.
+    /// A predicate that excludes some of what is captured.
     ForSome,
     /// Unknown.
     Unknown,

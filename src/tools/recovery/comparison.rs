@@ -30,11 +30,11 @@ type IdAt = ([u8; 12], u32, Content);
 /// What became of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It is not in Kafka.
+    /// The row's event is not in Kafka.
     Missing,
-    /// It is in Kafka.
+    /// The row's event is in Kafka.
     Published,
-    /// Its topic may have lost its record, or the row has no id.
+    /// The topic may have lost the event's record, or the row has no id.
     Undecided,
     /// A record has its id, and another key or value.
     Differs,
@@ -47,13 +47,13 @@ enum Fate {
 pub(crate) struct Compared {
     /// Rows that were compared.
     pub(crate) rows: u64,
-    /// Those that are in Kafka.
+    /// Events that are in Kafka.
     pub(crate) published: u64,
-    /// Those that are not.
+    /// Events that are not in Kafka.
     pub(crate) missing: u64,
-    /// Those that cannot be told.
+    /// Events of which it cannot be told.
     pub(crate) undecided: u64,
-    /// Of these, those whose id a record has that has another key or value.
+    /// Published events whose id a record has with another key or value.
     pub(crate) differing: u64,
     /// Events in Kafka whose rows are in none of the tables.
     pub(crate) ghosts: u64,
@@ -81,7 +81,7 @@ struct Identifier<'a> {
     outbox: Outbox,
     streamed: &'a Streamed,
     router: Router,
-    /// Where undeliverable events go, if they go anywhere.
+    /// The topic of undeliverable events, if there is one.
     dead_letters: Option<String>,
 }
 
@@ -138,14 +138,14 @@ impl Identifier<'_> {
     }
 }
 
-/// From where on Kafka is read.
+/// The position from which Kafka is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadFrom {
-    /// From its beginning: the times of records are not those of their production.
+    /// The beginning: the times of records are not those of their production.
     Beginning,
-    /// From a time, in milliseconds since 1970: nothing was published before.
+    /// A time, in milliseconds since 1970: nothing was published before.
     Time(u64),
-    /// From the time of the oldest row; at least from this one.
+    /// The time of the oldest row; at least this one.
     OldestRow(u64),
 }
 
@@ -313,7 +313,7 @@ impl Comparison {
 /// The rows that are compared.
 struct Rows {
     ids: Vec<IdAt>,
-    /// Their topics.
+    /// The topics of the events.
     topics: Vec<String>,
     /// The topic of each row, as an index; the highest number: none.
     of_topic: Vec<u16>,

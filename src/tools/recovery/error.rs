@@ -62,7 +62,7 @@ pub(crate) enum RowReplayError {
          default and are no uuids"
     )]
     NoNewIds(TableName),
-    /// There is no place for the mark.
+    /// A table without a column for the mark.
     #[error(
         "--mark needs headers from the row: {0} has no column for them (outbox.columns.headers), or \
          records do not have them (record.headers, Debezium profiles)"
@@ -81,7 +81,7 @@ pub(crate) enum RowReplayError {
         table: TableName,
         /// The rows of the transaction.
         deleted: i64,
-        /// Those that were inserted.
+        /// The number of rows that were inserted.
         inserted: i64,
     },
     /// The table is not the one that was looked at, or its columns are not.
@@ -100,7 +100,7 @@ pub(crate) enum RowReplayError {
     StrangeType {
         /// The table.
         table: TableName,
-        /// Its column.
+        /// The column of the id.
         column: String,
         /// The owner of the type.
         role: String,
@@ -240,7 +240,7 @@ pub(crate) enum RecoveryError {
          them with --all"
     )]
     NoBookmark(String),
-    /// There is no slot yet.
+    /// A slot that does not exist yet.
     #[error(
         "replication slot \"{0}\" does not exist: run `walpost init --apply` first, so that what is \
          committed from then on is kept for `walpost run`"
@@ -258,7 +258,7 @@ pub(crate) enum RecoveryError {
          which publishes the rest of it"
     )]
     PartlyPublished,
-    /// There is no room for their positions.
+    /// Too few positions before the slot for this many rows.
     #[error(
         "there are no positions left before {0}, where the slot begins, for this many rows; publish \
          them by `walpost replay`"

@@ -39,9 +39,9 @@ const BATCH: usize = 50_000;
 /// What is in Kafka of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PublishedEvent {
-    /// Its id; `None`: the record does not have it.
+    /// The event's id; `None`: the record does not have it.
     pub(super) id: Option<Vec<u8>>,
-    /// Its position; `None`: the record does not have it.
+    /// The event's position; `None`: the record does not have it.
     pub(super) position: Option<EventPosition>,
     /// What its key and value are.
     pub(super) content: Content,
@@ -70,7 +70,7 @@ impl Content {
 /// A topic that is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadTopic {
-    /// Its name.
+    /// The topic's name.
     pub(crate) name: String,
     /// Whether it exists.
     pub(crate) exists: bool,
@@ -95,7 +95,7 @@ impl Range {
     }
 }
 
-/// By partition.
+/// The ranges of offsets by partition.
 type Ranges = BTreeMap<i32, Range>;
 
 /// The records of some topics.

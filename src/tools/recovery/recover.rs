@@ -33,9 +33,9 @@ const CLOCKS_MS: u64 = 15 * 60_000;
 /// Which rows are compared with Kafka.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// Those that may not be delivered, as the state topic has it.
+    /// Rows that may not be delivered, by the bookmark in the state topic.
     Bookmark,
-    /// Those that were written at this time or later.
+    /// Rows that were written at this time or later.
     Time(String),
     /// All.
     Everything,
@@ -74,12 +74,13 @@ pub(crate) struct Recovery<'a> {
     snapshot: RowSnapshot,
     /// The rows that the slot sends.
     streamed: Streamed,
-    /// Where the slot is to be read from afterwards.
+    /// The position from which the slot is to be read afterwards.
     then: Lsn,
     comparison: Option<Comparison>,
     /// How many rows there are to publish, but for those that cannot be told.
     rows: u64,
-    /// Where the server's history leaves that of the state topic, if it is on a newer timeline.
+    /// The point at which the server's history leaves that of the state topic, if it is on a newer
+    /// timeline.
     fork: Option<Lsn>,
 }
 
@@ -189,9 +190,9 @@ impl<'a> Recovery<'a> {
         })
     }
 
-    /// With a bookmark, and without a fork that tells where the histories part, ghosts may be those of a
-    /// server that was set back, and has given the same transaction ids again. Where rows have times,
-    /// those that were written since are compared anyway.
+    /// Requires a time if the histories cannot be told apart. With a bookmark, and without a fork,
+    /// ghosts may be those of a server that was restored, and has assigned the same transaction ids
+    /// again. Where rows have times, those that were written since are compared anyway.
     pub(crate) fn require_history(&self) -> Result<(), RecoveryError> {
         if self.snapshot.has_times() {
             return Ok(());
@@ -214,7 +215,7 @@ impl<'a> Recovery<'a> {
         self.streamed.len()
     }
 
-    /// From where on rows were compared.
+    /// The position from which rows were compared.
     pub(crate) fn bookmark(&self) -> Option<Bookmark> {
         match &self.chosen {
             ChosenRows::Bookmark(bookmark) => Some(*bookmark),
@@ -351,7 +352,8 @@ struct History<'a> {
 }
 
 impl History<'_> {
-    /// Where this server's history leaves that of the state, if it is on a newer timeline.
+    /// The point at which this server's history leaves that of the state, if it is on a newer
+    /// timeline.
     fn fork(&self) -> Option<Lsn> {
         self.snapshot.end_of_timeline(self.positions.state.as_ref()?.timeline)
     }
@@ -368,8 +370,8 @@ impl History<'_> {
                 || state.is_unknown(slot))
     }
 
-    /// Where the slot is to be read from afterwards: further than it is confirmed, if more is known to
-    /// be acknowledged.
+    /// The position from which the slot is to be read afterwards: further than it is confirmed, if
+    /// more is known to be acknowledged.
     fn then(&self) -> Result<Lsn, RecoveryError> {
         let slot = self.positions.slot();
         let Some(state) = &self.positions.state else { return Ok(slot) };

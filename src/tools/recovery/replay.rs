@@ -26,7 +26,7 @@ const NAMED: usize = 5;
 /// The cursor with the list.
 const CURSOR: &str = "walpost_replay";
 
-/// With the table's oid: the advisory lock of a replay.
+/// The class of a replay's advisory lock, whose object is the table's oid.
 const LOCK: i32 = 0x5750_7270;
 
 /// Events to publish again, and how.
@@ -176,7 +176,8 @@ impl Replay {
         client.batch_execute(&close).await.map_err(&failed)
     }
 
-    /// In a transaction of its own, which is undone unless all that is deleted is inserted again.
+    /// Deletes and inserts the rows in a transaction of its own, which is rolled back unless all
+    /// deleted rows are inserted again.
     async fn insert_again(
         &self,
         client: &Client,

@@ -9,11 +9,11 @@ use crate::source::in_utc;
 /// Which events are published again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// Those with these ids.
+    /// Rows with these ids.
     Ids(Vec<String>),
-    /// Those with these ids, in this order: that of their positions in Kafka.
+    /// Rows with these ids, in this order: that of their positions in Kafka.
     Published(Vec<String>),
-    /// Those that were written at or after `since` and before `until`, in PostgreSQL's notation.
+    /// Rows that were written at or after `since` and before `until`, in PostgreSQL's notation.
     Times {
         /// `None`: from the first on.
         since: Option<String>,
@@ -25,9 +25,9 @@ pub(crate) enum Selection {
 /// Which events of a selection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Filter {
-    /// Of that aggregate type.
+    /// Only rows with that aggregate type.
     pub(crate) aggregate_type: Option<String>,
-    /// Of that aggregate.
+    /// Only rows of that aggregate.
     pub(crate) aggregate_id: Option<String>,
 }
 

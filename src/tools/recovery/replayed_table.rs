@@ -48,7 +48,7 @@ const FOREIGN_KEY: &str = "
 #[allow(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 pub(super) struct Column {
     pub(super) name: String,
-    /// Its type behind domains, as SQL writes it.
+    /// The column's type behind domains, as SQL writes it.
     pub(super) kind: String,
     /// Whether that type is built in: casts of others can be functions of their owners.
     pub(super) is_built_in: bool,
@@ -105,7 +105,7 @@ impl Column {
         })
     }
 
-    /// Its name in SQL.
+    /// The column's name in SQL.
     pub(super) fn quoted(&self) -> String {
         escape_identifier(&self.name)
     }
@@ -121,7 +121,7 @@ impl Column {
         }
     }
 
-    /// Its value in the row `o`, as the output plugin sends it.
+    /// The column's value in the row `o`, as the output plugin sends it.
     pub(super) fn text_form(&self) -> String {
         in_text_form(&format!("o.{}", self.quoted()))
     }
@@ -136,7 +136,7 @@ impl Column {
         ["timestamp with time zone", "timestamp without time zone"].contains(&self.kind.as_str())
     }
 
-    /// As a test has it.
+    /// A column for tests.
     #[cfg(test)]
     pub(super) fn named(name: &str, kind: &str) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());

@@ -19,7 +19,7 @@ use crate::excerpt::excerpt;
 use crate::outbox::TableName;
 use crate::source::SqlClient;
 
-/// Where rows go.
+/// The destination of archived rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Archive<'a> {
     /// This table.
@@ -184,7 +184,7 @@ pub(super) async fn insert(
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     pub(super) text: String,
-    /// Their `ctid`, as an array.
+    /// The `ctid` of the rows, as an array.
     pub(super) rows: String,
     pub(super) count: u64,
     /// Whether the table was rewritten before they were read.

@@ -86,9 +86,9 @@ pub(super) enum Outcome {
 pub(super) struct Batches<'a> {
     pub(super) client: &'a SqlClient,
     pub(super) proof: &'a Proof,
-    /// In PostgreSQL's notation.
+    /// The time in PostgreSQL's notation.
     pub(super) before: &'a str,
-    /// Where rows go first.
+    /// The archive that rows go to first.
     pub(super) archive: Option<Archive<'a>>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum PruneError {
     /// A standby.
     #[error("this server is a standby, where nothing can be deleted: connect to the primary")]
     Standby,
-    /// There is no state topic to be read.
+    /// No readable state topic.
     #[error(
         "without a state topic nothing proves which rows are delivered: create it by `walpost adopt \
          --apply`, and let `walpost run` use it (delivery.state_topic)"
@@ -31,7 +31,7 @@ pub(crate) enum PruneError {
     /// The state topic cannot be read.
     #[error("state topic {topic} cannot be read: {failure}")]
     State {
-        /// Its name.
+        /// The topic's name.
         topic: String,
         /// The reason.
         failure: StateFailure,
@@ -87,7 +87,7 @@ pub(crate) enum PruneError {
         /// What happened.
         problem: String,
     },
-    /// There is no slot of that name.
+    /// No slot of that name.
     #[error(
         "--ignore-slot {name}: this database has no logical slot of that name; it has {}",
         if .found.is_empty() { "none".to_owned() } else { .found.join(", ") }
@@ -95,7 +95,7 @@ pub(crate) enum PruneError {
     UnknownSlot {
         /// The name.
         name: String,
-        /// Those that there are.
+        /// The slots that exist.
         found: Vec<String>,
     },
     /// Another one works on the table.

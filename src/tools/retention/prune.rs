@@ -99,7 +99,7 @@ pub(crate) struct Limits {
 pub(crate) enum Stopped {
     /// A signal.
     Signal,
-    /// It has taken as long as it may.
+    /// The time limit of the command.
     Duration,
     /// The slot is too far behind, in bytes.
     Lag(u64),
@@ -131,7 +131,7 @@ pub(crate) struct Prune<'a> {
     /// Rows that were written before this time, in PostgreSQL's notation.
     pub(super) before: &'a str,
     slot: &'a str,
-    /// Where they go first.
+    /// The archive that rows go to first.
     archive: Option<Archive<'a>>,
     pub(super) limits: Limits,
     began: Instant,
@@ -141,7 +141,7 @@ pub(crate) struct Prune<'a> {
 }
 
 impl<'a> Prune<'a> {
-    /// In a session that `prepare` has prepared.
+    /// A run in a session that `prepare` has prepared.
     pub(crate) fn new(
         client: &'a SqlClient,
         (proof, before, slot): (&'a Proof, &'a str, &'a str),

@@ -38,13 +38,13 @@ const COLUMNS: &str = "
 /// A time after all others, in milliseconds since 1970: in the year 5138.
 const FOR_EVER_MS: u64 = 100_000_000_000_000;
 
-/// As far as local times may differ from UTC, in milliseconds.
+/// The maximum by which local times may differ from UTC, in milliseconds.
 const ZONES_MS: u64 = 15 * 3_600_000;
 
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PrunedTable {
-    /// Its name.
+    /// The table's name.
     pub(crate) name: TableName,
     pub(super) oid: u32,
     /// The uppermost table that it is a partition of; itself, if it has partitions.
@@ -72,9 +72,9 @@ const OLDEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The oldest row that is left in a table, by its time in PostgreSQL's notation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Oldest {
-    /// There is none with a time.
+    /// No row has a time.
     None,
-    /// Its time.
+    /// The row's time.
     At(String),
     /// The search took too long: there is no index on the time.
     Unknown,
@@ -314,7 +314,7 @@ impl PrunedTable {
         )
     }
 
-    /// It is no longer what it was.
+    /// The error for a table that is no longer what it was.
     pub(super) fn changed(&self, how: &str) -> PruneError {
         PruneError::Changed {
             table: self.name.clone(),
@@ -322,7 +322,7 @@ impl PrunedTable {
         }
     }
 
-    /// Its name no longer means it.
+    /// The error for a table whose name no longer means it.
     pub(super) fn replaced(&self) -> PruneError {
         self.changed("dropped, renamed or replaced by another table")
     }

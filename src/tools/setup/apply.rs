@@ -34,7 +34,7 @@ pub(crate) struct Step {
     pub created: bool,
     /// What is still to be done.
     pub note: Option<String>,
-    /// Of a slot that was created: a table with rows from before it.
+    /// A table with rows from before the slot, if the slot was created.
     pub former_rows: Option<TableName>,
 }
 

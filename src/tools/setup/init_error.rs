@@ -66,7 +66,7 @@ pub(crate) enum InitError {
         "publication {name} exists, and {problem}. It is left as it is; this would fix it: {fix}"
     )]
     Publication {
-        /// Its name.
+        /// The object's name.
         name: String,
         /// What it lacks.
         problem: String,
@@ -83,7 +83,7 @@ pub(crate) enum InitError {
     /// A slot with that name belongs to another application.
     #[error("slot {name} exists, and {problem}: choose another name with --slot")]
     ForeignSlot {
-        /// Its name.
+        /// The object's name.
         name: String,
         /// How it differs.
         problem: String,

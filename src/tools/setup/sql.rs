@@ -85,7 +85,7 @@ pub(crate) enum Object {
 pub(crate) struct Part {
     /// The object.
     pub object: Object,
-    /// For psql; runs in its own transaction.
+    /// The text for psql, which runs in its own transaction.
     pub sql: String,
 }
 

@@ -11,13 +11,13 @@ use serde_json::value::RawValue;
 /// Why a text is not a usable JSON object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JsonFault {
-    /// Its bytes are not UTF-8.
+    /// Bytes that are not UTF-8.
     #[error("is not UTF-8")]
     NotUtf8,
-    /// It may be JSON, but is not an object.
+    /// A text that may be JSON, but is not an object.
     #[error("is not a JSON object")]
     NotAnObject,
-    /// It is not JSON.
+    /// A text that is not JSON.
     #[error("is not JSON: {0}")]
     Malformed(String),
 }

@@ -33,7 +33,7 @@ pub use types::{DataType, FieldTypes, FoundTable};
 pub struct OutboxConfig {
     /// The outbox tables.
     pub tables: Vec<TableName>,
-    /// Their columns' names.
+    /// The names of the tables' columns.
     pub columns: ColumnNames,
     /// Prefix of logical messages whose content is an event as JSON; `None` disables them.
     pub message_prefix: Option<String>,
@@ -167,7 +167,7 @@ impl Outbox {
         }))
     }
 
-    /// By what the row of that event is known, if it has an id.
+    /// The identity of an event's row, if the row has an id.
     pub fn row_id(&self, relation: Oid, event: &Event<'_>) -> Option<RowId> {
         let plan = self.plans.get(&relation)?;
         RowId::new(plan.table().to_string(), plan.column(Role::Id)?, event.id.as_deref()?)

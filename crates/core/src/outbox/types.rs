@@ -116,7 +116,7 @@ pub struct FieldTypes {
 }
 
 impl FieldTypes {
-    /// From the types by role, and by index of the additional columns.
+    /// The output formats of the types by role, and by index of the additional columns.
     pub(crate) fn new(
         role: impl Fn(Role) -> Option<DataType>,
         placed: Vec<Option<DataType>>,

@@ -63,7 +63,7 @@ pub enum Message {
     Update(Oid),
     /// A row of this relation was deleted; the row itself is ignored.
     Delete(Oid),
-    /// These relations were truncated.
+    /// The relations that were truncated.
     Truncate(Vec<Oid>),
     /// `pg_logical_emit_message`.
     Logical(LogicalMessage),

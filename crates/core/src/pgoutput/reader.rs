@@ -35,7 +35,7 @@ pub enum DecodeError {
         /// Start of the string.
         offset: usize,
     },
-    /// There are bytes after the end of the message.
+    /// Bytes after the end of the message.
     #[error("a pgoutput message has {left} bytes after its end at byte {offset}")]
     Trailing {
         /// End of the message.
@@ -56,7 +56,7 @@ pub enum DecodeError {
         what: &'static str,
         /// The byte.
         found: u8,
-        /// Its offset.
+        /// The offset of the value.
         offset: usize,
     },
 }

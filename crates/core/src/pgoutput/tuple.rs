@@ -53,7 +53,7 @@ impl Tuple {
         usize::from(self.columns)
     }
 
-    /// Its bytes in wire format.
+    /// The size in wire format, in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }

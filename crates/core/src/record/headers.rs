@@ -133,7 +133,7 @@ impl HeaderSet {
         Ok(Self(sources))
     }
 
-    /// Their names, in order.
+    /// The names of the headers, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|source| source.name())
     }
@@ -272,7 +272,7 @@ fn undecodable(why: String) -> Cause {
 /// Members of a row's headers that were dropped because their names are reserved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Their number.
+    /// The number of dropped headers.
     pub count: u64,
     /// The name of the first, shortened if it is long.
     pub name: String,

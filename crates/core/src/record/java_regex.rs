@@ -13,13 +13,14 @@ use std::str::Chars;
 #[allow(clippy::struct_excessive_bools, reason = "each is a trait of its own")]
 pub(super) struct Expression {
     pub(super) rust: String,
-    /// It contains a `$`, which in Java also matches before a line end at the end.
+    /// Whether the pattern contains a `$`, which in Java also matches before a line end at the end.
     has_end: bool,
-    /// It contains a `\b`, whose meaning in Java is unclear next to combining characters.
+    /// Whether the pattern contains a `\b`, whose meaning in Java is unclear next to combining
+    /// characters.
     has_boundary: bool,
-    /// It starts with `(?i)`, which in Java applies to ASCII only.
+    /// Whether the pattern starts with `(?i)`, which in Java applies to ASCII only.
     ignores_case: bool,
-    /// It starts with `(?s)`.
+    /// Whether the pattern starts with `(?s)`.
     dot_is_all: bool,
 }
 

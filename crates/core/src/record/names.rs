@@ -34,9 +34,10 @@ pub struct Names {
 /// How a destination writes a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spelling {
-    /// As it is. Names that differ only in ASCII case are one, since some clients ignore case.
+    /// Names that stay unchanged. Names that differ only in ASCII case are one, since some clients
+    /// ignore case.
     AsIs,
-    /// With `-` for `_` and `.`, in any case: HTTP.
+    /// Names with `-` for `_` and `.`, in any case: HTTP.
     Hyphens,
 }
 
@@ -49,7 +50,7 @@ pub struct NameConflict {
 }
 
 impl Names {
-    /// Those of Kafka, whose records are written as they are.
+    /// The names of Kafka, whose records are written unchanged.
     pub const KAFKA: Self = Self {
         spelling: Spelling::AsIs,
         own: &[],

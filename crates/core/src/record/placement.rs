@@ -13,7 +13,7 @@ use super::poison::Cause;
 pub struct Placement {
     /// The column's name.
     pub column: String,
-    /// Where its value goes.
+    /// The destination of the value.
     pub target: Target,
     /// The name in the record; `None` means the column's own name.
     pub alias: Option<String>,

@@ -21,7 +21,7 @@ impl Policy {
     pub const NAMES: [(&str, Self); 3] =
         [("halt", Self::Halt), ("dead_letter", Self::DeadLetter), ("skip", Self::Skip)];
 
-    /// Its name in the configuration.
+    /// The policy's name in the configuration.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, policy)| *policy == self).map_or("", |(name, _)| name)
     }

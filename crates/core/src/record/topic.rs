@@ -103,19 +103,19 @@ impl fmt::Display for TopicTemplate {
 /// Why Kafka would not accept a topic name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TopicFault {
-    /// It is empty.
+    /// An empty name.
     #[error("is empty")]
     Empty,
-    /// It is `.` or `..`.
+    /// The name `.` or `..`.
     #[error("is a name that Kafka keeps for itself")]
     Dots,
-    /// It begins like Kafka's internal topics.
+    /// A name that begins like Kafka's internal topics.
     #[error("begins with `__`, as the topics that Kafka keeps for itself do")]
     Internal,
-    /// It is too long.
+    /// A name that is too long.
     #[error("is longer than 249 characters")]
     TooLong,
-    /// It contains a character that Kafka does not accept.
+    /// A name with a character that Kafka does not accept.
     #[error("has {0:?}, where Kafka accepts letters, digits, `.`, `_` and `-` only")]
     Sign(char),
 }

@@ -28,9 +28,9 @@ pub type Headers<'a> = SmallVec<[Header<'a>; 8]>;
 /// One header of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// Its name; names may repeat.
+    /// The header's name; names may repeat.
     pub name: Cow<'a, str>,
-    /// Its value. `None` is a null value.
+    /// The header's value. `None` is a null value.
     pub value: Option<Cow<'a, [u8]>>,
 }
 

@@ -75,7 +75,7 @@ impl ValueFormat {
         of_attributes.iter().copied().chain(has_type.then_some(CONTENT_TYPE))
     }
 
-    /// Its name in the configuration.
+    /// The format's name in the configuration.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
     }

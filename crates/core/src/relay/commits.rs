@@ -20,7 +20,7 @@ use crate::position::{Checkpoint, EventPosition};
 pub enum CommitAt {
     /// Between two PostgreSQL transactions.
     Boundary,
-    /// At once.
+    /// An immediate commit.
     Now,
 }
 

@@ -13,13 +13,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub enum ConnectionFailure {
     /// The brokers reject the credentials.
     Credentials(String),
-    /// They do not offer the SASL mechanism.
+    /// A SASL mechanism that the brokers do not offer.
     Mechanism(String),
     /// TLS fails.
     Tls(TlsFailure, String),
-    /// They answer, but nothing answers at the addresses that they advertise.
+    /// Advertised addresses at which nothing answers, of brokers that answer themselves.
     Advertised(String),
-    /// They use another protocol than walpost: with TLS, or without.
+    /// Another protocol than walpost uses: with TLS, or without.
     Protocol(String),
     /// No broker answers.
     Unreachable(String),

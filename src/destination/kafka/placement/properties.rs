@@ -273,7 +273,8 @@ impl World {
         }
     }
 
-    /// As the sink does it: after a refusal there is a replay instead, which is not seen here.
+    /// A swap as the sink does it: after a refusal there is a replay instead, which is not seen
+    /// here.
     fn swap(&mut self, producers: u32, brokers: u32) {
         self.is_flowing();
         let is_idle = |producer: &Producer| {

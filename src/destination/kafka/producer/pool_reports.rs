@@ -12,7 +12,7 @@ use crate::sink::{Condition, Report};
 /// What each of them says.
 pub(super) struct PoolReports {
     each: Vec<Arc<Reports>>,
-    /// Those that reach no broker, and why: it is of interest once none reaches one.
+    /// The producers that reach no broker, and why: reported once no producer reaches one.
     unreachable: Vec<(usize, Condition)>,
 }
 
@@ -21,7 +21,7 @@ impl PoolReports {
         Self { each, unreachable: Vec::new() }
     }
 
-    /// Those of no producer, since none could be made.
+    /// The reports of a pool without a producer, since none could be created.
     pub(super) fn of_none(signals: &Arc<Signals>, reason: String) -> Self {
         let none = Reports::new(signals);
         none.condition(Condition::Broken(reason));
@@ -95,7 +95,7 @@ impl PoolReports {
         self.each.iter().any(|one| one.is_refused())
     }
 
-    /// Those of the producers that come after these, which have gone.
+    /// Passes the delivery reports of these producers, which have gone, to those of `next`.
     pub(super) fn followed_by(&self, next: &Self) {
         for (one, next) in self.each.iter().zip(next.each.iter().cycle()) {
             one.followed_by(next);
@@ -137,7 +137,7 @@ impl PoolReports {
     }
 }
 
-/// Of times in microseconds, each with its weight.
+/// A mean of times in microseconds, each with its weight.
 #[derive(Default)]
 struct Mean {
     sum: u64,

@@ -302,7 +302,7 @@ impl KafkaSink {
         drop(successor.pool.end());
     }
 
-    /// For producers that are to be made in any case: with what holds now.
+    /// Creates the replacement of the producers with the settings that apply now.
     pub(super) fn make_replacement(&mut self) -> Result<(), SinkError> {
         let now = Instant::now();
         self.sizing.replay(now);
@@ -341,7 +341,7 @@ impl KafkaSink {
         Ok(())
     }
 
-    /// Those that were to follow do not.
+    /// Drops the producers that were to follow.
     fn end_successor(&mut self) {
         if let Some(successor) = self.successor.take() {
             self.discard(successor);

@@ -72,20 +72,20 @@ pub(super) struct Live {
 /// What a producer does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It is being initialised, or it commits: nothing may be produced.
+    /// The producer is being initialised, or commits: nothing may be produced.
     Busy,
-    /// There is no open transaction.
+    /// No transaction is open.
     Ready,
     /// A transaction is open.
     InTransaction,
-    /// It must not be used again.
+    /// The producer must not be used again.
     Spent,
 }
 
 /// Whether a record may be produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// In the open transaction.
+    /// A record may be produced in the open transaction.
     Ready,
     /// Not yet.
     Busy,

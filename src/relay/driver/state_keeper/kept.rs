@@ -23,7 +23,7 @@ const PARTS: u32 = 64;
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     upto: Lsn,
-    /// In the order of their positions and times.
+    /// The pending positions, in the order of positions and times.
     pending: VecDeque<Pending>,
 }
 

@@ -35,9 +35,9 @@ const HAS_BEGUN: &str = "WP001";
 /// What became of a partition that was to be made.
 #[derive(Debug)]
 pub(crate) enum Made {
-    /// It was made, or would be.
+    /// A partition that was created, or would be.
     Partition(TableName),
-    /// It was not.
+    /// A partition that was not created.
     Not(TableName, Unmade),
 }
 
@@ -126,7 +126,7 @@ async fn make_all(
 /// Why a partition is not attached.
 enum Refused {
     Unmade(Unmade),
-    /// Its period has begun meanwhile.
+    /// The partition's period has begun meanwhile.
     Begun,
 }
 

@@ -45,9 +45,9 @@ const PAGES_MAX: u64 = 32_768;
 /// What became of a partition.
 #[derive(Debug)]
 pub(crate) enum Fate {
-    /// It was dropped, with so many rows.
+    /// The partition was dropped, with this number of rows.
     Dropped(u64),
-    /// It is left as it is.
+    /// The partition stays.
     Left(Left),
     /// The run is to end early.
     Stopped(Stopped),

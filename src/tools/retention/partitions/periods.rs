@@ -16,7 +16,7 @@ const MADE_MAX: usize = 1_000;
 /// A period that begins within this time has begun: attaching takes less.
 pub(super) const BEGUN: Duration = Duration::from_secs(2);
 
-/// As far as local times may be ahead of UTC, in seconds.
+/// The maximum by which local times may be ahead of UTC, in seconds.
 pub(super) const ZONE_AHEAD_S: u32 = 15 * 3_600;
 
 /// Bytes of a table's name before what is appended to it.
@@ -144,12 +144,12 @@ pub(crate) enum Unmade {
 /// A period without a partition.
 pub(super) struct Period {
     pub(super) name: TableName,
-    /// As literals.
+    /// The bounds as literals.
     pub(super) lower: String,
     pub(super) upper: String,
     /// When it begins, in UTC, without a zone; or in local times that may be ahead.
     pub(super) begins: String,
-    /// In how many seconds it begins.
+    /// The time until the period begins, in seconds.
     pub(super) begins_in: f64,
 }
 

@@ -29,7 +29,7 @@ pub(super) const LOWER: &str = "pg_catalog.substring(pg_catalog.pg_get_expr(c.re
 pub(super) const UPPER: &str =
     "pg_catalog.substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid), 'TO [(]''([^'']*)''[)]')";
 
-/// Its partitions, the oldest first: with `{upper}`, the time at which one ends.
+/// The partitions of a table, the oldest first: with `{upper}`, the time at which one ends.
 const PARTITIONS: &str = "
     SELECT part.*, coalesce({upper} <= '{before}'::pg_catalog.timestamptz, false)
       FROM (SELECT c.oid, n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relkind::pg_catalog.text,
@@ -89,7 +89,7 @@ pub(crate) enum Manager {
 pub(super) struct TimeKey {
     /// Quoted.
     pub(super) column: String,
-    /// Its type, in SQL.
+    /// The type of the column, in SQL.
     pub(super) kind: &'static str,
     /// Whether its times are without a zone, so that local times differ from UTC.
     pub(super) is_without_zone: bool,
@@ -98,7 +98,7 @@ pub(super) struct TimeKey {
 /// A table with partitions.
 #[derive(Debug, Clone)]
 pub(crate) struct PartitionedTable {
-    /// Its name.
+    /// The table's name.
     pub(crate) name: TableName,
     /// Who makes and drops partitions.
     pub(crate) manager: Manager,
@@ -133,7 +133,7 @@ pub(super) enum Kind {
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 pub(crate) struct Partition {
-    /// Its name.
+    /// The partition's name.
     pub(crate) name: TableName,
     /// Whether it has the rows of no other partition.
     pub(crate) is_default: bool,
@@ -144,11 +144,11 @@ pub(crate) struct Partition {
     pub(super) is_detaching: bool,
     pub(super) is_readable: bool,
     pub(super) hides_rows: bool,
-    /// Of its range, as PostgreSQL writes it; `None`: it has none.
+    /// The bounds of the range, as PostgreSQL writes them; `None`: there are none.
     pub(super) lower: Option<String>,
     pub(super) upper: Option<String>,
     may_delete: bool,
-    /// Its owner, if this user may not do what that may.
+    /// The partition's owner, if this user may not act as it.
     pub(super) other_owner: Option<String>,
 }
 

@@ -20,7 +20,7 @@ pub(super) enum ConnectValue<'a> {
     /// An integer, or a date or time as a number: its digits.
     Digits(Cow<'a, str>),
     Bool(bool),
-    /// In Java's format, including `NaN` and `Infinity`.
+    /// A number in Java's format, including `NaN` and `Infinity`.
     Float(String),
     /// A `BigDecimal` whose schema has the scale.
     Decimal(Decimal),

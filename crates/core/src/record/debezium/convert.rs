@@ -52,7 +52,7 @@ pub(super) fn convert(value: &ConnectValue<'_>, converter: Converter, out: &mut 
     }
 }
 
-/// As in Kafka Connect's `Struct.toString`, which omits NULLs.
+/// The format of Kafka Connect's `Struct.toString`, which omits NULLs.
 fn java_struct(members: &[(Cow<'_, str>, ConnectValue<'_>)], out: &mut String) {
     out.push_str("Struct{");
     let present = members.iter().filter(|(_, value)| *value != ConnectValue::Null);

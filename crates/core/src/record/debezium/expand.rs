@@ -33,7 +33,7 @@ pub(super) enum Expanded {
     Object(ConnectValue<'static>),
     /// The payload does not fit its schema.
     Misfit,
-    /// It exceeds [`BYTES_MAX`] or [`VALUES_MAX`].
+    /// A document that exceeds [`BYTES_MAX`] or [`VALUES_MAX`].
     TooLarge,
 }
 

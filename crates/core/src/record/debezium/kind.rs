@@ -19,7 +19,7 @@ pub(super) enum Kind {
     /// A `numeric` without one.
     AnyDecimal,
     Date,
-    /// With the number of fraction digits, as for the next three.
+    /// A time with the number of fraction digits, as for the next three.
     Time(Option<u8>),
     Timestamp(Option<u8>),
     Timestamptz(Option<u8>),

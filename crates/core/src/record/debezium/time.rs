@@ -70,7 +70,7 @@ impl Moment {
         i64::try_from(nanos).ok()
     }
 
-    /// As `2026-11-21T12:34:56.7Z`, with `digits` of fraction, or as many as it has.
+    /// The text `2026-11-21T12:34:56.7Z`, with `digits` of fraction, or as many as needed.
     pub(super) fn iso(self, digits: Option<usize>) -> String {
         let (day, second) = (self.seconds.div_euclid(86_400), self.seconds.rem_euclid(86_400));
         let clock = second * MICROS_PER_SECOND + self.micros;
@@ -78,7 +78,7 @@ impl Moment {
     }
 }
 
-/// As `2026-11-21`; years with more than four digits have a sign, and 1 BC is year 0
+/// The text `2026-11-21`; years with more than four digits have a sign, and 1 BC is year 0
 /// (<https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/time/LocalDate.html#toString()>).
 pub(super) fn iso_day(day: i64) -> String {
     let (year, month, day) = timestamp::civil(day);
@@ -89,7 +89,7 @@ pub(super) fn iso_day(day: i64) -> String {
     }
 }
 
-/// As `12:34:56.7`, with `digits` of fraction, or as many as it has.
+/// The text `12:34:56.7`, with `digits` of fraction, or as many as needed.
 pub(super) fn iso_clock(micros: i64, digits: Option<usize>) -> String {
     let (seconds, micros) = (micros / MICROS_PER_SECOND, micros % MICROS_PER_SECOND);
     let (hours, minutes, seconds) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
@@ -169,7 +169,7 @@ impl Interval {
         i64::try_from(micros).unwrap_or(bound)
     }
 
-    /// As `P1Y2M3DT4H5M6.789S`, with all parts.
+    /// The text `P1Y2M3DT4H5M6.789S`, with all parts.
     pub(super) fn iso(self) -> String {
         let Self { years, months, days, micros } = self;
         let (sign, size) = (if micros < 0 { "-" } else { "" }, micros.unsigned_abs());

@@ -35,7 +35,7 @@ pub(super) enum Guilt {
     Refused,
     /// The producer rejects it.
     RefusedHere,
-    /// It has no key.
+    /// An event without a key.
     Keyless,
     /// The broker answers what it answers if it refuses everything.
     Suspect,
@@ -70,7 +70,7 @@ pub(super) fn relations() -> [Relation; 2] {
     [relation_of(TABLE, "outbox"), relation_of(OTHER_TABLE, "orders")]
 }
 
-/// In place of a partition, for dead letters.
+/// The place of dead letters, instead of a partition.
 pub(super) const LETTERS: usize = usize::MAX;
 
 /// One partition per key; what is queued and what is appended.
@@ -80,7 +80,7 @@ pub(super) struct Broker {
     pub(super) queued: HashMap<usize, VecDeque<(Seq, usize)>>,
     /// Records queued for the dead-letter topic.
     pub(super) letters: VecDeque<(Seq, usize)>,
-    /// By partition: the producer, counted from 0, and the event of each appended record.
+    /// The appended records of each partition: the producer, counted from 0, and the event.
     pub(super) log: HashMap<usize, Vec<(usize, usize)>>,
     pub(super) producers: usize,
     pub(super) appended: BTreeSet<usize>,

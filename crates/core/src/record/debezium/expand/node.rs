@@ -23,7 +23,7 @@ pub(super) enum Node {
     Double(f64),
     Text(String),
     Array(Vec<Node>),
-    /// For duplicate names, the last value at the position of the first.
+    /// An object; for duplicate names, the last value at the position of the first.
     Object(IndexMap<String, Node>),
 }
 
