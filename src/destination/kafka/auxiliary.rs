@@ -2,7 +2,7 @@
 //! and the consumers of dead letters and of published records.
 
 use std::error::Error;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -80,17 +80,19 @@ pub(crate) fn partitions_of<C: Consumer<Callbacks>>(
     }
 }
 
-/// Whether a consumer that reports this error goes on by itself: librdkafka reconnects.
-pub(crate) fn is_reconnecting(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
+/// Whether a consumer that reports this error continues by itself: librdkafka reconnects. The
+/// error has no text; its `callbacks` know whether the brokers have refused a login.
+pub(crate) fn is_reconnecting(error: &KafkaError, callbacks: &Callbacks) -> bool {
+    match error.rdkafka_error_code() {
         Some(
             Code::BrokerTransportFailure
-                | Code::AllBrokersDown
-                | Code::OperationTimedOut
-                | Code::Resolve
-        )
-    )
+            | Code::AllBrokersDown
+            | Code::OperationTimedOut
+            | Code::Resolve,
+        ) => true,
+        Some(Code::Authentication) => callbacks.refused_login().is_none(),
+        _ => false,
+    }
 }
 
 /// `transaction.timeout.ms`: a transaction of a killed walpost delays readers of the topic at most
@@ -155,19 +157,21 @@ pub(crate) fn transactional_producer(
     Ok(producer)
 }
 
-/// librdkafka's callbacks: its log lines become traces, and its errors are returned by calls.
+/// librdkafka's callbacks: its log lines become traces. Of its errors only the first failed login is
+/// kept; calls return the others.
 ///
 /// A new consumer has to be polled before its first request: it gets its OAuth token by a callback
 /// that a poll serves, and without a token it does not connect.
 #[derive(Debug, Default)]
 pub(crate) struct Callbacks {
-    login_refused: AtomicBool,
+    refused_login: OnceLock<String>,
 }
 
 impl Callbacks {
-    /// Whether the brokers have rejected a login, as far as events were polled.
-    pub(crate) fn is_login_refused(&self) -> bool {
-        self.login_refused.load(Relaxed)
+    /// Why a login failed, as far as events were polled: the brokers refuse it, or this client has
+    /// nothing to log in with, such as a token.
+    pub(crate) fn refused_login(&self) -> Option<&str> {
+        self.refused_login.get().map(String::as_str)
     }
 }
 
@@ -185,7 +189,7 @@ impl ClientContext for Callbacks {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(target: "librdkafka", %error, "{}", excerpt(reason));
         if event_code(&error, reason) == Some(Code::Authentication) {
-            self.login_refused.store(true, Relaxed);
+            self.refused_login.get_or_init(|| excerpt(reason));
         }
     }
 }

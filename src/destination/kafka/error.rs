@@ -145,11 +145,15 @@ pub(crate) fn is_record_error(code: Code) -> bool {
 /// re-authentication is late (KIP-368).
 pub(crate) fn event_code(event: &KafkaError, text: &str) -> Option<Code> {
     match event.rdkafka_error_code()? {
-        Code::Authentication if text.contains("handshake failed: Local: ") => {
-            Some(Code::BrokerTransportFailure)
-        }
+        Code::Authentication if breaks_in_handshake(text) => Some(Code::BrokerTransportFailure),
         code => Some(code),
     }
+}
+
+/// Whether an error is of a connection that breaks in the SASL handshake. The broker has answered
+/// before: address and protocol are right.
+pub(crate) fn breaks_in_handshake(text: &str) -> bool {
+    text.contains("handshake failed: Local: ")
 }
 
 /// Whether a connection to a broker was lost or could not be opened.
@@ -266,7 +270,8 @@ pub(crate) fn reason(code: Code, at: TopicAt<'_>) -> String {
             );
         }
         Code::Authentication => {
-            "; restore the password of walpost's user, or put the new one where walpost reads it"
+            "; if the brokers refuse the login, restore the password of walpost's user, or put the new \
+             one where walpost reads it"
                 .into()
         }
         Code::UnknownPartition => {
@@ -290,6 +295,7 @@ pub(crate) fn reason(code: Code, at: TopicAt<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::destination::kafka::ConnectionFailure;
 
     const ORDERS: TopicAt<'_> = TopicAt { topic: "orders", servers: "kafka:9092" };
 
@@ -313,6 +319,11 @@ mod tests {
             ("SASL authentication error: Authentication failed".into(), Code::Authentication),
         ] {
             assert_eq!(event_code(&event, &text), Some(code), "{text}");
+            let failure = ConnectionFailure::of(code, &text);
+            let is_refused = code == Code::Authentication;
+            assert_eq!(failure.is_refused_login(), is_refused, "{text}");
+            let unreachable = matches!(failure, ConnectionFailure::Unreachable(_));
+            assert_eq!(unreachable, !is_refused, "{text}");
         }
     }
 

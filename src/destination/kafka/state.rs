@@ -325,6 +325,7 @@ impl<W: Writer> Worker<W> {
         while Instant::now() < deadline {
             let message = match consumer.poll(POLL_TIMEOUT) {
                 None => continue,
+                Some(Err(error)) if kafka::is_reconnecting(&error, consumer.context()) => continue,
                 Some(message) => message.map_err(|error| failed(&error))?,
             };
             deadline = Instant::now() + STEP_TIMEOUT;
@@ -404,6 +405,7 @@ pub(crate) fn read_newest(
     while Instant::now() < deadline {
         let message = match consumer.poll(POLL_TIMEOUT) {
             None => continue,
+            Some(Err(error)) if kafka::is_reconnecting(&error, consumer.context()) => continue,
             // Or at what follows a transaction that is still open.
             Some(Err(KafkaError::PartitionEOF(_))) => {
                 let own = found.remove(key.record_key().as_bytes());
@@ -468,8 +470,7 @@ fn has_topic(
         match consumer.fetch_metadata(Some(topic), attempt) {
             Ok(metadata) => break metadata,
             Err(error) => {
-                if is_login_refused(consumer) {
-                    let reason = Code::Authentication.to_string();
+                if let Some(reason) = refused_login(consumer) {
                     return Err(Some(StateFailure::Unauthenticated(reason)));
                 }
                 if Instant::now() >= deadline {
@@ -503,11 +504,10 @@ fn consumer(
     Ok(Closing(Some(consumer)))
 }
 
-/// Whether the brokers have rejected a login of this consumer, which reads nothing yet: its requests
-/// only time out then.
-fn is_login_refused(consumer: &BaseConsumer<Callbacks>) -> bool {
+/// Why a login of this consumer failed, which reads nothing yet: its requests only time out then.
+fn refused_login(consumer: &BaseConsumer<Callbacks>) -> Option<String> {
     std::iter::from_fn(|| consumer.poll(Duration::ZERO)).for_each(drop);
-    consumer.context().is_login_refused()
+    consumer.context().refused_login().map(str::to_owned)
 }
 
 fn failure(error: &KafkaError, topic: &str) -> StateFailure {

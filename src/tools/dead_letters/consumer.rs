@@ -125,7 +125,7 @@ impl DeadLetterConsumer {
                         partition.ended();
                     }
                 }
-                Err(error) if kafka::is_reconnecting(&error) => {
+                Err(error) if kafka::is_reconnecting(&error, self.consumer.context()) => {
                     tracing::debug!(%error, "the dead-letter topic cannot be read for now");
                 }
                 // By default the replay fails, which loses nothing: the next replay reads

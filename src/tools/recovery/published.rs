@@ -262,7 +262,7 @@ async fn read_topic<T>(
             Err(KafkaError::PartitionEOF(partition)) => {
                 ranges.remove(&partition);
             }
-            Err(error) if kafka::is_reconnecting(&error) => {
+            Err(error) if kafka::is_reconnecting(&error, consumer.context()) => {
                 tracing::debug!(%error, "Kafka cannot be read for now");
             }
             Err(error) => return Err(unreadable(error)),

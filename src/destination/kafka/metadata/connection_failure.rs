@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
+use crate::destination::kafka::error::breaks_in_handshake;
+
 /// How long a connection attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -81,7 +83,8 @@ impl ConnectionFailure {
     pub(super) fn probed(self, bootstrap_servers: &str) -> Self {
         match self {
             Self::Unreachable(reason)
-                if bootstrap_servers.split(',').any(|one| accepts_connections(one.trim())) =>
+                if !breaks_in_handshake(&reason)
+                    && bootstrap_servers.split(',').any(|one| accepts_connections(one.trim())) =>
             {
                 Self::Protocol(reason)
             }
@@ -117,6 +120,7 @@ impl ConnectionFailure {
             Code::SSL => Self::Tls(TlsFailure::Other, text),
             // An alert arrives after the handshake has ended on this side.
             _ if has("ssl routines") => Self::Tls(TlsFailure::Other, text),
+            _ if breaks_in_handshake(message) => Self::Unreachable(text),
             // Such as `host:9092/7: Connect to …`: the address is from another broker's metadata.
             _ if is_of_a_broker_with_id(message) => Self::Advertised(text),
             _ => Self::Unreachable(text),
