@@ -8,12 +8,12 @@ use walpost_bed::writer::Writer;
 use crate::promise::{Destination, assert_rows, cases};
 
 cases! {
-    killed_walpost(new): [redis nats rabbitmq http sqs];
-    crash_points(new): [redis nats rabbitmq http sqs];
-    lost_sessions(new): [redis nats rabbitmq http sqs];
-    standby_takes_over(new): [redis nats rabbitmq http sqs];
-    clean_stops(new): [redis nats rabbitmq http sqs];
-    killed_server(alone): [redis nats rabbitmq http sqs];
+    killed_walpost(new): all;
+    crash_points(new): all;
+    lost_sessions(new): all;
+    standby_takes_over(new): all;
+    clean_stops(new): all;
+    killed_server(alone): all;
     both_killed(alone): [redis nats http];
     // The others cannot tell it from the instance that has the slot.
     thawed_walpost(new): [redis nats];

@@ -10,14 +10,14 @@ use walpost_bed::{Endpoints, Walpost, eventually, long_outage, unchanged};
 use crate::promise::{Destination, assert_rows, cases};
 
 cases! {
-    outage_keeps_session_position_and_memory(new): [redis nats rabbitmq http sqs];
-    #[long]
+    outage_keeps_session_position_and_memory(new): all;
+    #[ignore = "long: make long"]
     outage_of_ten_minutes_under_load(alone): [redis nats rabbitmq http];
-    #[long]
+    #[ignore = "long: make long"]
     cut_off_for_ten_minutes_under_load(new): [sqs];
-    frozen_server_is_used_again(new): [redis nats rabbitmq http sqs];
-    cut_connections(new): [redis nats rabbitmq http sqs];
-    server_that_is_away_at_the_start_is_waited_for(new): [redis nats rabbitmq http sqs];
+    frozen_server_is_used_again(new): all;
+    cut_connections(new): all;
+    server_that_is_away_at_the_start_is_waited_for(new): all;
 }
 
 /// What memory may grow by once the budget is spent, in bytes.

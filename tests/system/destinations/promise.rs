@@ -7,30 +7,34 @@ use walpost_bed::oracle::Verdict;
 use walpost_bed::writer::Writer;
 use walpost_bed::{Consumed, Proxy, SinkFixture};
 
-/// A test of each case with each of these destinations; `make` makes its fixture.
+/// A test of each case with each of these destinations, or with `all`; `make` makes its fixture.
 macro_rules! cases {
-    ($($(#[$attribute:ident])? $case:ident($make:ident): $kinds:tt;)*) => {
-        $(mod $case { $crate::promise::tests!($(#[$attribute])? $case $make $kinds); })*
+    ($($(#[$attribute:meta])? $case:ident($make:ident): $kinds:tt;)*) => {
+        $(mod $case { $crate::promise::tests!([$(#[$attribute])?] $case $make $kinds); })*
     };
 }
 pub(crate) use cases;
 
 macro_rules! tests {
-    ($case:ident $make:ident [$($kind:ident)*]) => {$(
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $kind() {
-            super::$case(&mut $crate::$kind::Fixture::$make().await).await;
-        }
-    )*};
-    (#[long] $case:ident $make:ident [$($kind:ident)*]) => {$(
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        #[ignore = "long: make long"]
-        async fn $kind() {
-            super::$case(&mut $crate::$kind::Fixture::$make().await).await;
-        }
-    )*};
+    ($attribute:tt $case:ident $make:ident all) => {
+        $crate::promise::tests!($attribute $case $make [redis nats rabbitmq http sqs]);
+    };
+    ($attribute:tt $case:ident $make:ident [$($kind:ident)*]) => {
+        $($crate::promise::one!($attribute $case $make $kind);)*
+    };
 }
 pub(crate) use tests;
+
+macro_rules! one {
+    ([$($attribute:tt)*] $case:ident $make:ident $kind:ident) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        $($attribute)*
+        async fn $kind() {
+            super::$case(&mut $crate::$kind::Fixture::$make().await).await;
+        }
+    };
+}
+pub(crate) use one;
 
 /// A fixture that knows what its destination promises. Rows that were rolled back must not be there.
 pub trait Promise: Deref<Target = SinkFixture> {
