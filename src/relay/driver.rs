@@ -24,7 +24,7 @@ use self::shutdown::Shutdown;
 use self::state_keeper::StateKeeper;
 pub use self::state_keeper::{CommitLimits, StateSettings};
 use super::backoff::wait_until;
-use super::outage_log::{OutageLog, SinkState};
+use super::delivery_log::{DeliveryLog, SinkState};
 use super::run_result::{RelayError, RelaySettings, Summary};
 use super::stalled_producer::StalledProducer;
 use super::stats::{HEARTBEAT, Stats};
@@ -74,7 +74,7 @@ struct DeliveryState {
 /// Metrics and log for operators. It decides nothing.
 struct Diagnostics {
     stats: Stats,
-    outage_log: OutageLog,
+    delivery_log: DeliveryLog,
     stuck_stream: StuckStream,
     /// The number of refused messages already logged.
     logged_refused_messages: u64,
@@ -123,7 +123,7 @@ impl<P: Source> Relay<P> {
             shutdown: Shutdown::default(),
             diagnostics: Diagnostics {
                 stats: Stats::new(Arc::default()),
-                outage_log: OutageLog::of(peer),
+                delivery_log: DeliveryLog::of(peer),
                 stuck_stream: StuckStream::default(),
                 logged_refused_messages: 0,
             },
@@ -236,12 +236,12 @@ impl<P: Source> Relay<P> {
                 }
                 Outcome::Refused(refusal) => {
                     self.replay.cause = "refused";
-                    self.diagnostics.outage_log.answers();
+                    self.diagnostics.delivery_log.answers();
                     self.core.refused(report.seq, &refusal);
                 }
                 Outcome::Suspect(refusal) => {
                     self.replay.cause = "refused";
-                    self.diagnostics.outage_log.answers();
+                    self.diagnostics.delivery_log.answers();
                     self.core.suspected(report.seq, &refusal);
                 }
                 Outcome::Purged => self.core.purged(report.seq),
@@ -251,7 +251,7 @@ impl<P: Source> Relay<P> {
     }
 
     /// Applies delivery reports, the sink's conditions and a stop order, and logs what changed.
-    fn apply_reports(&mut self) -> Result<(), RelayError> {
+    fn serve_sink(&mut self) -> Result<(), RelayError> {
         self.take_reports();
         if let Some(keeper) = &mut self.state {
             keeper.note_failures(&mut self.core);
@@ -259,12 +259,12 @@ impl<P: Source> Relay<P> {
         self.check_probing();
         self.check_sink()?;
         self.log_refused_messages();
-        let Diagnostics { stats, outage_log, stuck_stream, .. } = &mut self.diagnostics;
-        outage_log.diverted(self.core.take_diverted(), &stats.metrics);
-        outage_log.skipped(self.core.take_skipped());
+        let Diagnostics { stats, delivery_log, stuck_stream, .. } = &mut self.diagnostics;
+        delivery_log.diverted(self.core.take_diverted(), &stats.metrics);
+        delivery_log.skipped(self.core.take_skipped());
         if let Some(dropped) = self.core.take_dropped_headers() {
             let count = self.core.counters().dropped_headers;
-            outage_log.dropped_headers(&dropped, count, Instant::now());
+            delivery_log.dropped_headers(&dropped, count, Instant::now());
         }
         stats.update(&self.core);
         if stuck_stream.received(self.core.resume_at()) {
@@ -281,7 +281,7 @@ impl<P: Source> Relay<P> {
     fn check_sink(&mut self) -> Result<(), RelayError> {
         let is_starting = self.is_starting();
         let DeliveryState { delivered, is_held, stalled, .. } = &mut self.delivery;
-        let Diagnostics { stats: Stats { metrics, .. }, outage_log, .. } = &mut self.diagnostics;
+        let Diagnostics { stats: Stats { metrics, .. }, delivery_log, .. } = &mut self.diagnostics;
         for condition in self.sink.take_conditions() {
             match condition {
                 Condition::Unauthenticated(reason) if is_starting => {
@@ -301,13 +301,13 @@ impl<P: Source> Relay<P> {
                 | Condition::Flowing
                 | Condition::Repartitioned { .. }) => {
                     stalled.on_condition(&other);
-                    outage_log.on_condition(other, *delivered);
+                    delivery_log.on_condition(other, *delivered);
                 }
             }
         }
         let connected = self.sink.is_connected();
         metrics.sink_connected(connected);
-        outage_log.update(SinkState {
+        delivery_log.update(SinkState {
             delivered: *delivered,
             // A sink without a connection may take nothing.
             in_flight: self.core.in_flight().0 + usize::from(*is_held),
@@ -319,7 +319,7 @@ impl<P: Source> Relay<P> {
             },
             now: Instant::now(),
         });
-        metrics.sink_trouble(outage_log.trouble());
+        metrics.sink_trouble(delivery_log.trouble());
         let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.flush_lsn());
         let needs_replay = self.core.wants_replay().is_some();
         if !needs_replay && stalled.is_timed_out(oldest, confirmed, Instant::now()) {
@@ -343,14 +343,14 @@ impl<P: Source> Relay<P> {
         }
     }
 
-    /// Waits for `future` and settles meanwhile; `None` if the relay is done first.
-    async fn apply_reports_during<F: Future>(
+    /// Waits for `future` and serves the sink meanwhile; `None` if the relay is done first.
+    async fn serve_sink_during<F: Future>(
         &mut self,
         future: F,
     ) -> Result<Option<F::Output>, RelayError> {
         let mut future = std::pin::pin!(future);
         loop {
-            self.apply_reports()?;
+            self.serve_sink()?;
             if self.is_done() {
                 return Ok(None);
             }

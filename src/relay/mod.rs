@@ -2,8 +2,8 @@
 
 mod backoff;
 mod batching_pause;
+mod delivery_log;
 mod driver;
-mod outage_log;
 mod run_result;
 mod stalled_producer;
 mod standby;

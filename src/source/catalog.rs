@@ -1,6 +1,8 @@
 //! Reads from the catalogs the state of the slot, the publication and the outbox tables, and checks
-//! that it is what a relay needs. A few small queries at each connect.
+//! that it is what a relay needs: a few small queries at each connect. The folder has single
+//! questions to the catalogs, and the metrics, which are read regularly.
 
+pub(super) mod confirmed_slots;
 pub(super) mod locked_table;
 pub(super) mod logical_decoding;
 pub(super) mod membership;
@@ -100,7 +102,7 @@ impl Slot {
 /// pgoutput has the option `messages` since PostgreSQL 14.
 const LEAST_VERSION: i32 = 140_000;
 
-const FACTS: &str = "
+const STATE: &str = "
     SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4,
            pg_catalog.current_database()::pg_catalog.text,
            (SELECT d.oid FROM pg_catalog.pg_database d
@@ -137,7 +139,7 @@ const FACTS: &str = "
 impl CatalogState {
     /// Reads them over an SQL connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
-        let query = FACTS.replace("{decoding}", logical_decoding::COLUMNS);
+        let query = STATE.replace("{decoding}", logical_decoding::COLUMNS);
         let query = query.replace("{lock}", &LockClass::Halt.condition("$1"));
         let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
             (&slot, Type::TEXT),

@@ -1,5 +1,5 @@
 //! The traits that the relay reads through: a source opens one feed after the other, and a feed
-//! returns the changes in the WAL and takes confirmations.
+//! returns the changes in the WAL and takes confirmations. The folder has what implements them.
 
 pub(super) mod feed_base;
 pub(super) mod message_text;

@@ -6,14 +6,14 @@
 //! through the traits in `feed`. Besides these it uses only the errors, the server's identity and
 //! the publication's fingerprint.
 //!
-//! | file, and the folder beside it | what it does |
+//! | file or folder | what it does |
 //! |---|---|
-//! | `feed` | the traits; the stream, the two feeds as one, and holding back what other sessions do not see yet |
+//! | `feed` | the traits; the stream, the two feeds as one, holding back what other sessions do not see yet, and texts of logical messages |
 //! | `catchup` | the feed of catch-up reads, and its policy |
 //! | `open` | opening a session at the right position, with the feed that fits |
 //! | `identity` | whether server, slot, history and publication are still the same; where a session resumes |
 //! | `instances` | coordination between instances |
-//! | `catalog` | what the catalogs say about slot, publication and tables, and the metrics that PostgreSQL has |
+//! | `catalog` | what the catalogs say about slots, publication and tables, for the relay and for commands that write rows; the metrics that PostgreSQL has |
 //! | `rows` | rows that no slot sends, as a feed |
 //! | `connection`, `wire` | connecting, and the replication protocol |
 //! | `config`, `error`, `slot_error` | settings and errors |
@@ -31,6 +31,7 @@ mod rows;
 mod slot_error;
 mod wire;
 
+pub(crate) use catalog::confirmed_slots::{ConfirmedSlot, ConfirmedSlots, published};
 pub(crate) use catalog::locked_table::TableShape;
 pub use catalog::logical_decoding::LogicalDecoding;
 pub(crate) use catalog::logical_decoding::{ADD_PLUGIN, COLUMNS as DECODING_COLUMNS, Lack};
@@ -78,7 +79,6 @@ pub use identity::server_identity::ServerIdentity;
 pub(crate) use instances::slot_lock::try_lock_slot;
 pub use open::open_state::OpenState;
 pub(crate) use open::session_setup::{identify_server, lift_limits};
-pub(crate) use rows::confirmed_slots::{ConfirmedSlot, ConfirmedSlots, published};
 pub(crate) use rows::row_conditions::{COLUMN_TYPE, in_text_form, in_utc};
 pub(crate) use rows::row_feed::{RowBatch, RowPositions, RowSession, RowSource};
 pub(crate) use rows::row_snapshot::{RowBound, RowChoice, RowSnapshot, TIME_COLUMN};

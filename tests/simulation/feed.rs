@@ -183,14 +183,14 @@ impl SimFeed {
 
     fn compare(&mut self, received: Received) -> Result<Option<Received>, SourceError> {
         let Some(check) = &mut self.check else { return Ok(Some(received)) };
-        let verdict = match &received {
+        let action = match &received {
             Received::Message(message) => check.message(message)?,
             Received::Keepalive(wal_end) => check.keepalive(*wal_end)?,
         };
-        if verdict == MessageAction::Same {
+        if action == MessageAction::Same {
             self.check = None;
         }
-        Ok((verdict != MessageAction::Skip).then_some(received))
+        Ok((action != MessageAction::Skip).then_some(received))
     }
 
     /// What was received, or the end of the session.

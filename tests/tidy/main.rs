@@ -44,7 +44,7 @@ const ORDER: [&str; 16] = [
 const IMPORTS: [(&str, &[&str]); 3] = [
     ("crates/core/src/ledger", &["lsn", "position", "pgoutput", "ledger", "property"]),
     ("src/config/", &["conninfo", "lsn", "outbox", "record", "config", "property"]),
-    ("src/tools/debezium_import/", &["outbox", "config", "excerpt", "tools", "property"]),
+    ("src/tools/debezium_import/", &["outbox", "config", "excerpt", "property"]),
 ];
 
 /// The parts beside the core that decide and do no I/O.

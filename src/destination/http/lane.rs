@@ -17,7 +17,7 @@ use super::config::{HttpConfig, HttpSource};
 use super::connection::{Connection, connect, is_of_tls};
 use super::patience::{Limits, Patience};
 use super::queue::{Again, Queue, Queued};
-use super::request::OutgoingEvent;
+use super::request::Outgoing;
 use super::verdict::{Verdict, verdict};
 use crate::destination::parts::attempts::{Attempts, Failure, REJECTIONS, chain};
 use crate::destination::parts::delays::delays;
@@ -272,7 +272,7 @@ impl Lane {
 
     /// Sends an event until it is not rejected, or has been often enough: another of the machines behind the
     /// address may take it.
-    async fn attempt_often(&mut self, delivery: &OutgoingEvent) -> Verdict {
+    async fn attempt_often(&mut self, delivery: &Outgoing) -> Verdict {
         let mut pauses = delays(REJECTION_PAUSES);
         for _ in 1..REJECTIONS {
             match self.attempt(delivery).await {
@@ -312,7 +312,7 @@ impl Lane {
         self.attempts.done(queued.delivery.sent, outcome);
     }
 
-    async fn attempt(&mut self, delivery: &OutgoingEvent) -> Verdict {
+    async fn attempt(&mut self, delivery: &Outgoing) -> Verdict {
         let was_open = self.is_usable();
         let mut answered = self.exchange(delivery).await;
         // The server may have closed an idle connection meanwhile.
@@ -324,7 +324,7 @@ impl Lane {
 
     /// One request and the head of its answer, which decides. The connection is closed unless it has an
     /// answer.
-    async fn exchange(&mut self, delivery: &OutgoingEvent) -> Result<Verdict, Unanswered> {
+    async fn exchange(&mut self, delivery: &Outgoing) -> Result<Verdict, Unanswered> {
         self.ready().await.map_err(Unanswered::Unsent)?;
         let Some(mut open) = self.open.take() else {
             let failure = Failure::Unreachable("the connection was lost".to_owned());
@@ -390,7 +390,7 @@ impl Lane {
 }
 
 /// The request, signed now.
-fn request(delivery: &OutgoingEvent, config: &HttpConfig) -> Result<Request<Full<Bytes>>, String> {
+fn request(delivery: &Outgoing, config: &HttpConfig) -> Result<Request<Full<Bytes>>, String> {
     let target =
         config.url.target(&delivery.sent.topic).ok_or("the topic cannot be part of a URL")?;
     let body = Full::new(delivery.body.clone());

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 use super::patience::{Limits, Patience, Tried};
-use super::request::OutgoingEvent;
+use super::request::Outgoing;
 use crate::destination::parts::keyed::Keyed;
 use crate::position::EventPosition;
 
@@ -19,7 +19,7 @@ pub(super) struct Queued {
     pub(super) position: EventPosition,
     /// Events with the same number keep their order.
     pub(super) order: u64,
-    pub(super) delivery: OutgoingEvent,
+    pub(super) delivery: Outgoing,
     /// The delays before further attempts, once one has failed.
     pub(super) delays: Option<ExponentialBackoff>,
 }
@@ -181,12 +181,7 @@ mod tests {
         let sent = Sent { epoch, seq: Seq::new(number), topic, bytes: 1, since };
         let (id, headers, body) = (HeaderValue::from(number), Vec::new(), Bytes::new());
         let position = EventPosition { commit_lsn: Lsn::new(number), ordinal: 0 };
-        Queued {
-            position,
-            order,
-            delivery: OutgoingEvent { sent, id, headers, body },
-            delays: None,
-        }
+        Queued { position, order, delivery: Outgoing { sent, id, headers, body }, delays: None }
     }
 
     async fn next(queue: &Queue) -> u64 {

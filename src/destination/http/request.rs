@@ -29,16 +29,16 @@ const CLOUD_EVENT: &str = "ce-";
 /// (<https://www.w3.org/TR/trace-context/>, <https://www.w3.org/TR/baggage/>).
 const OF_HTTP: [&str; 4] = ["baggage", "content-type", "traceparent", "tracestate"];
 
-/// A record on its way.
+/// A record in flight.
 #[derive(Debug)]
-pub(super) struct OutgoingEvent {
+pub(super) struct Outgoing {
     pub(super) sent: Sent,
     pub(super) id: HeaderValue,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) body: Bytes,
 }
 
-impl OutgoingEvent {
+impl Outgoing {
     /// Fails if the record cannot be a request. `dead_letters` is the topic of dead letters.
     pub(super) fn new(
         (epoch, seq): (u64, Seq),
@@ -245,11 +245,11 @@ pub(super) mod tests {
         }
     }
 
-    fn delivery(headers: &[(&str, &[u8])]) -> Result<OutgoingEvent, Refusal> {
-        OutgoingEvent::new((1, Seq::new(2)), AT, &record(headers), "dead")
+    fn delivery(headers: &[(&str, &[u8])]) -> Result<Outgoing, Refusal> {
+        Outgoing::new((1, Seq::new(2)), AT, &record(headers), "dead")
     }
 
-    fn texts(delivery: &OutgoingEvent) -> Vec<String> {
+    fn texts(delivery: &Outgoing) -> Vec<String> {
         let text = |(name, value): &(HeaderName, HeaderValue)| {
             format!("{name}: {}", value.to_str().expect("ASCII"))
         };
@@ -305,7 +305,7 @@ pub(super) mod tests {
 
     /// A record's request as a receiver reads it.
     fn read_back(record: &Record<'_>) -> Result<ReadBack, Refusal> {
-        let delivery = OutgoingEvent::new((1, Seq::new(2)), names_tests::AT, record, "dead")?;
+        let delivery = Outgoing::new((1, Seq::new(2)), names_tests::AT, record, "dead")?;
         let mut headers = Vec::new();
         for (name, value) in &delivery.headers {
             let text = value.to_str().expect("ASCII");
@@ -375,8 +375,7 @@ pub(super) mod tests {
     fn content_type_is_that_of_the_payload() {
         let of = |value: &[u8]| {
             let record = Record { value: Some(value), ..record(&[]) };
-            let delivery =
-                OutgoingEvent::new((1, Seq::new(2)), AT, &record, "dead").expect("valid");
+            let delivery = Outgoing::new((1, Seq::new(2)), AT, &record, "dead").expect("valid");
             texts(&delivery).pop()
         };
         for (value, expected) in [
@@ -397,7 +396,7 @@ pub(super) mod tests {
             ("walpost.fields", br#"{"id":"7","event_type":"placed"}"#),
         ];
         let record = Record { topic: "dead", value: Some(b"\xff"), ..record(&headers) };
-        let delivery = OutgoingEvent::new((1, Seq::new(2)), AT, &record, "dead").expect("valid");
+        let delivery = Outgoing::new((1, Seq::new(2)), AT, &record, "dead").expect("valid");
         let body: Value = serde_json::from_slice(&delivery.body).expect("JSON");
         let expected = serde_json::json!({
             "cause": "refused", "error": "caf\u{e9}", "position": "1/2", "id": "7",

@@ -8,7 +8,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use super::config::{HttpConfig, HttpSource};
 use super::lane::{Failing, Lane};
 use super::queue::{Queue, Queued};
-use super::request::OutgoingEvent;
+use super::request::Outgoing;
 use crate::destination::parts::attempts::{Taken, order, order_at};
 use crate::destination::parts::worker;
 use crate::ledger::Seq;
@@ -88,7 +88,7 @@ impl Outlet for HttpSink {
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
         let delivery =
-            OutgoingEvent::new((self.taken.epoch(), seq), position, record, &self.dead_letters)
+            Outgoing::new((self.taken.epoch(), seq), position, record, &self.dead_letters)
                 .and_then(|delivery| too_large(&delivery.headers).map_or(Ok(delivery), Err));
         let delivery = delivery.map_err(|refusal| {
             self.taken.refused(record.topic);

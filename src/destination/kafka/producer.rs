@@ -381,7 +381,7 @@ fn check_topic(
     topic: &str,
     partition: Option<i32>,
 ) -> Result<(), ProduceError> {
-    let verdict = topics.verdict(topic, partition, Instant::now(), || {
+    let action = topics.action(topic, partition, Instant::now(), || {
         let (sender, answer) = oneshot::channel();
         let done = |found: Found| {
             // Nobody waits for it any more where the producer was replaced.
@@ -390,7 +390,7 @@ fn check_topic(
         diagnostics::find_topic(config, missing.creates, topic.to_owned(), done);
         answer
     });
-    match verdict {
+    match action {
         RecordAction::Go => Ok(()),
         RecordAction::Wait => Err(ProduceError::Full),
         RecordAction::Beyond(count) => {

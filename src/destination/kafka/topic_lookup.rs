@@ -69,7 +69,7 @@ pub(crate) enum RecordAction {
 impl TopicLookup {
     /// How to handle a record for `topic`, with or without a partition; `look_up` starts a lookup. If
     /// it has no result, no broker can be reached, which the producer itself reports.
-    pub(crate) fn verdict(
+    pub(crate) fn action(
         &mut self,
         topic: &str,
         partition: Option<i32>,
@@ -162,9 +162,9 @@ pub(crate) fn missing_partition(topic: &str, partition: i32, count: u32) -> Refu
 mod tests {
     use super::*;
 
-    /// The verdict on that partition, if the brokers respond at once.
-    fn verdict(partitions: &mut TopicLookup, partition: i32, count: Option<u32>) -> RecordAction {
-        partitions.verdict("t", Some(partition), Instant::now(), || {
+    /// The action on that partition, if the brokers respond at once.
+    fn action(partitions: &mut TopicLookup, partition: i32, count: Option<u32>) -> RecordAction {
+        partitions.action("t", Some(partition), Instant::now(), || {
             let (sender, answer) = oneshot::channel();
             if let Some(count) = count {
                 sender.send(Found::Partitions(count)).expect("it is awaited");
@@ -176,45 +176,45 @@ mod tests {
     #[test]
     fn topic_is_looked_up_once_and_again_before_a_rejection() {
         let mut partitions = TopicLookup::default();
-        assert_eq!(verdict(&mut partitions, 2, Some(3)), RecordAction::Wait);
+        assert_eq!(action(&mut partitions, 2, Some(3)), RecordAction::Wait);
         for _ in 0..2 {
-            assert_eq!(verdict(&mut partitions, 2, None), RecordAction::Go);
+            assert_eq!(action(&mut partitions, 2, None), RecordAction::Go);
         }
         // A partition that was added since.
-        assert_eq!(verdict(&mut partitions, 3, Some(4)), RecordAction::Wait);
-        assert_eq!(verdict(&mut partitions, 3, None), RecordAction::Go);
-        assert_eq!(verdict(&mut partitions, 4, Some(4)), RecordAction::Wait);
-        assert_eq!(verdict(&mut partitions, 4, None), RecordAction::Beyond(4));
+        assert_eq!(action(&mut partitions, 3, Some(4)), RecordAction::Wait);
+        assert_eq!(action(&mut partitions, 3, None), RecordAction::Go);
+        assert_eq!(action(&mut partitions, 4, Some(4)), RecordAction::Wait);
+        assert_eq!(action(&mut partitions, 4, None), RecordAction::Beyond(4));
         partitions.forget();
-        assert_eq!(verdict(&mut partitions, 0, Some(1)), RecordAction::Wait);
+        assert_eq!(action(&mut partitions, 0, Some(1)), RecordAction::Wait);
     }
 
     #[test]
     fn record_is_queued_if_the_lookup_has_no_result() {
         let mut partitions = TopicLookup::default();
-        assert_eq!(verdict(&mut partitions, 2, None), RecordAction::Wait);
-        assert_eq!(verdict(&mut partitions, 2, None), RecordAction::Go);
+        assert_eq!(action(&mut partitions, 2, None), RecordAction::Wait);
+        assert_eq!(action(&mut partitions, 2, None), RecordAction::Go);
     }
 
     #[test]
     fn missing_topic_is_looked_up_once_per_second() {
         let (mut partitions, begin) = (TopicLookup::default(), Instant::now());
-        let mut verdict = |after: Duration, found: Found| {
-            partitions.verdict("t", None, begin + after, || {
+        let mut action = |after: Duration, found: Found| {
+            partitions.action("t", None, begin + after, || {
                 let (sender, answer) = oneshot::channel();
                 sender.send(found).expect("it is awaited");
                 answer
             })
         };
         for after in [Duration::ZERO, MISSING_TTL] {
-            assert_eq!(verdict(after, Found::Missing(None)), RecordAction::Wait);
+            assert_eq!(action(after, Found::Missing(None)), RecordAction::Wait);
             for _ in 0..2 {
-                assert_eq!(verdict(after, Found::Partitions(1)), RecordAction::Missing(None));
+                assert_eq!(action(after, Found::Partitions(1)), RecordAction::Missing(None));
             }
         }
         let after = 2 * MISSING_TTL;
-        assert_eq!(verdict(after, Found::Partitions(1)), RecordAction::Wait);
-        assert_eq!(verdict(after, Found::Missing(None)), RecordAction::Go);
+        assert_eq!(action(after, Found::Partitions(1)), RecordAction::Wait);
+        assert_eq!(action(after, Found::Missing(None)), RecordAction::Go);
     }
 
     #[test]
@@ -222,13 +222,13 @@ mod tests {
         let (mut topics, begin) = (TopicLookup::default(), Instant::now());
         let mut asked = 0;
         let mut offer = |topics: &mut TopicLookup, topic: &str, after: Duration, found: Found| {
-            let verdict = topics.verdict(topic, None, begin + after, || {
+            let action = topics.action(topic, None, begin + after, || {
                 asked += 1;
                 let (sender, answer) = oneshot::channel();
                 sender.send(found).expect("it is awaited");
                 answer
             });
-            (asked, verdict)
+            (asked, action)
         };
         let not = || Found::NotCreated("few".to_owned());
         let news =
@@ -255,17 +255,17 @@ mod tests {
         let mut partitions = TopicLookup::default();
         let (sender, answer) = oneshot::channel();
         let now = Instant::now();
-        assert_eq!(partitions.verdict("other", Some(0), now, || answer), RecordAction::Wait);
-        assert_eq!(verdict(&mut partitions, 0, None), RecordAction::Wait);
+        assert_eq!(partitions.action("other", Some(0), now, || answer), RecordAction::Wait);
+        assert_eq!(action(&mut partitions, 0, None), RecordAction::Wait);
         sender.send(Found::Partitions(1)).expect("it is awaited");
         assert_eq!(
-            verdict(&mut partitions, 0, Some(1)),
+            action(&mut partitions, 0, Some(1)),
             RecordAction::Wait,
             "starts a lookup of its own"
         );
-        assert_eq!(verdict(&mut partitions, 0, None), RecordAction::Go);
+        assert_eq!(action(&mut partitions, 0, None), RecordAction::Go);
         assert_eq!(
-            partitions.verdict("other", None, now, || panic!("it is known")),
+            partitions.action("other", None, now, || panic!("it is known")),
             RecordAction::Go
         );
     }

@@ -1,4 +1,4 @@
-//! Inspection about servers and streams, for the preflight checks.
+//! Facts about servers and streams, for the preflight checks.
 
 use async_nats::Client;
 

@@ -72,7 +72,7 @@ fn is_close_ok(frame: &AMQPFrame) -> bool {
     matches!(frame, AMQPFrame::Method(0, AMQPClass::Connection(connection::AMQPMethod::CloseOk(_))))
 }
 
-/// Inspection about a broker, for the preflight checks.
+/// What is known about a broker, for the preflight checks.
 #[derive(Debug)]
 pub(crate) struct Inspection {
     /// Name and version.

@@ -7,7 +7,7 @@ use super::state::read_redis_state;
 use crate::config::{Config, Environment};
 use crate::destination::parts::stored::{self, SlotAt};
 use crate::destination::redis::RedisConfig;
-use crate::destination::redis::{Failure, REWRITE, ServerFacts, connect, inspect, owner_key};
+use crate::destination::redis::{Failure, Inspection, REWRITE, connect, inspect, owner_key};
 use crate::findings::{Finding, Findings};
 use crate::record::Policy;
 
@@ -101,7 +101,7 @@ fn unusable(redis: &RedisConfig, failure: &Failure) -> Finding {
 }
 
 /// Checks the server; returns whether the other checks make sense.
-fn check_server(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) -> bool {
+fn check_server(redis: &RedisConfig, facts: &Inspection, findings: &mut Findings) -> bool {
     let version = &facts.greeting.version;
     let text = format!("{} answers: Redis {version}", redis.url.address());
     if version.is_empty() {
@@ -140,7 +140,7 @@ fn check_server(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Finding
     true
 }
 
-fn check_facts(config: &Config, redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+fn check_facts(config: &Config, redis: &RedisConfig, facts: &Inspection, findings: &mut Findings) {
     check_durability(redis, facts, findings);
     check_replicas(redis, facts, findings);
     check_type(&redis.stream, "redis.stream", &facts.kind, findings);
@@ -150,7 +150,7 @@ fn check_facts(config: &Config, redis: &RedisConfig, facts: &ServerFacts, findin
     }
 }
 
-fn check_durability(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+fn check_durability(redis: &RedisConfig, facts: &Inspection, findings: &mut Findings) {
     if let Err(error) = &facts.settings {
         let text =
             format!("walpost's user may not see the server's settings (CONFIG GET): {error}");
@@ -204,7 +204,7 @@ fn check_durability(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Fin
     }
 }
 
-fn check_replicas(redis: &RedisConfig, facts: &ServerFacts, findings: &mut Findings) {
+fn check_replicas(redis: &RedisConfig, facts: &Inspection, findings: &mut Findings) {
     let count = match facts.info("connected_slaves") {
         Ok(count) => count,
         Err(reason) => {
@@ -250,7 +250,7 @@ fn check_type(name: &str, setting: &str, kind: &Result<String, String>, findings
 
 fn check_state(
     redis: &RedisConfig,
-    facts: &ServerFacts,
+    facts: &Inspection,
     stored: Option<(&SlotAt, stored::Read)>,
     findings: &mut Findings,
 ) {

@@ -9,7 +9,7 @@ use super::script::accepts_writes;
 
 /// What a server reports of itself and of the stream. What the user may not read is the reason.
 #[derive(Debug, Clone)]
-pub(crate) struct ServerFacts {
+pub(crate) struct Inspection {
     pub(crate) greeting: Greeting,
     info: Result<BTreeMap<String, String>, String>,
     pub(crate) settings: Result<BTreeMap<String, String>, String>,
@@ -23,7 +23,7 @@ pub(crate) struct ServerFacts {
     pub(crate) writes: Result<(), Failure>,
 }
 
-impl ServerFacts {
+impl Inspection {
     /// A line of `INFO`; `Err`: it may not be read.
     pub(crate) fn info(&self, name: &str) -> Result<Option<&str>, &str> {
         let info = self.info.as_ref().map_err(String::as_str)?;
@@ -40,7 +40,7 @@ impl ServerFacts {
 pub(crate) async fn inspect(
     connection: &Connection,
     config: &RedisConfig,
-) -> Result<ServerFacts, Failure> {
+) -> Result<Inspection, Failure> {
     let client = &mut connection.client.clone();
     let text = redis::cmd("INFO").query_async::<String>(client).await;
     let info = permitted(text)?.map(|text| {
@@ -70,7 +70,7 @@ pub(crate) async fn inspect(
     let owner: Option<String> = owner.query_async(client).await?;
     let greeting = connection.greeting.clone();
     let has_state = owner.is_some();
-    Ok(ServerFacts { greeting, info, settings, has_state, kind, kind_of_letters, writes })
+    Ok(Inspection { greeting, info, settings, has_state, kind, kind_of_letters, writes })
 }
 
 /// Whether writes to the log are not synced while it is rewritten.

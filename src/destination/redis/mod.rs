@@ -48,7 +48,7 @@ pub(crate) use config::{RedisConfig, RedisSource};
 pub(crate) use connection::{Connection, connect};
 pub(crate) use entry_id::EntryId;
 pub(crate) use failure::Failure;
-pub(crate) use inspect::{REWRITE, ServerFacts, inspect};
+pub(crate) use inspect::{Inspection, REWRITE, inspect};
 pub(crate) use link::{lacks_replicas, ping};
 use script::{adopt, open, write_state};
 use settings::{redis_config, redis_source};

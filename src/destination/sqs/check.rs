@@ -37,10 +37,12 @@ pub(super) async fn check(config: &Config, offline: bool, findings: &mut Finding
     let queues = [Some(sqs.queue.clone()), sqs.dead_letter_queue.clone()];
     let opened = tokio::time::timeout(TIMEOUT, Connection::open(sqs)).await;
     match opened.unwrap_or_else(|_| Err(late())) {
-        Ok((_, facts)) => {
-            for (kind, (queue, facts)) in QueueKind::ALL.into_iter().zip(queues.iter().zip(facts)) {
-                if let (Some(queue), Some(facts)) = (queue, facts) {
-                    check_queue(kind, queue.name(), &facts, findings);
+        Ok((_, attributes)) => {
+            for (kind, (queue, attributes)) in
+                QueueKind::ALL.into_iter().zip(queues.iter().zip(attributes))
+            {
+                if let (Some(queue), Some(attributes)) = (queue, attributes) {
+                    check_queue(kind, queue.name(), &attributes, findings);
                 }
             }
         }
@@ -76,22 +78,23 @@ fn check_plain(sqs: &SqsConfig, findings: &mut Findings) {
     }
 }
 
-fn check_queue(kind: QueueKind, name: &str, facts: &QueueAttributes, findings: &mut Findings) {
+fn check_queue(kind: QueueKind, name: &str, attributes: &QueueAttributes, findings: &mut Findings) {
     let codes = match kind {
         QueueKind::Events => ("sqs_queue", "sqs_retention"),
         QueueKind::DeadLetters => ("sqs_dead_letter_queue", "sqs_dead_letter_retention"),
     };
-    let throughput = if facts.deduplicates_by_group && facts.has_quota_by_group {
+    let throughput = if attributes.deduplicates_by_group && attributes.has_quota_by_group {
         "in high-throughput mode"
     } else {
         "not in high-throughput mode"
     };
     let text = format!(
         "{name} is a FIFO queue {throughput}, for messages of up to {} bytes",
-        facts.limits.bytes
+        attributes.limits.bytes
     );
     findings.add(Finding::ok((SUBJECT, codes.0), text));
-    if let Some(seconds) = facts.retention_seconds.filter(|seconds| *seconds < RETENTION_LEAST) {
+    if let Some(seconds) = attributes.retention_seconds.filter(|seconds| *seconds < RETENTION_LEAST)
+    {
         let text = format!("{name} removes messages after {seconds} s (MessageRetentionPeriod)");
         findings.add(
             Finding::warning((SUBJECT, codes.1), text)

@@ -58,11 +58,11 @@ impl Connection {
         config: SqsConfig,
     ) -> Result<(Self, [Option<QueueAttributes>; 2]), Failure> {
         let connection = Self::new(config).await?;
-        let mut facts = [None, None];
+        let mut attributes = [None, None];
         for kind in QueueKind::ALL {
-            facts[kind as usize] = connection.facts(kind).await?;
+            attributes[kind as usize] = connection.attributes(kind).await?;
         }
-        Ok((connection, facts))
+        Ok((connection, attributes))
     }
 
     /// Makes a client.
@@ -72,15 +72,18 @@ impl Connection {
     }
 
     /// What a queue is; `None`: there is none.
-    pub(super) async fn facts(&self, kind: QueueKind) -> Result<Option<QueueAttributes>, Failure> {
+    pub(super) async fn attributes(
+        &self,
+        kind: QueueKind,
+    ) -> Result<Option<QueueAttributes>, Failure> {
         match self.config.queue(kind) {
-            Some(queue) => Ok(Some(self.facts_of(queue).await?)),
+            Some(queue) => Ok(Some(self.attributes_of(queue).await?)),
             None => Ok(None),
         }
     }
 
     /// The attributes of a queue that has to be there, and be a FIFO queue.
-    async fn facts_of(&self, queue: &QueueUrl) -> Result<QueueAttributes, Failure> {
+    async fn attributes_of(&self, queue: &QueueUrl) -> Result<QueueAttributes, Failure> {
         let asked = self
             .client
             .get_queue_attributes()

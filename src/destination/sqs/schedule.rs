@@ -25,9 +25,9 @@ const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_
 /// Messages that failed alone are sent again at moments that are so far apart.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A record on its way.
+/// A record in flight.
 #[derive(Debug)]
-pub(super) struct OutgoingMessage {
+pub(super) struct Outgoing {
     pub(super) sent: Sent,
     pub(super) message: Message,
     pub(super) group: Group,
@@ -36,7 +36,7 @@ pub(super) struct OutgoingMessage {
     delays: Option<ExponentialBackoff>,
 }
 
-impl OutgoingMessage {
+impl Outgoing {
     /// `order` is that of its key.
     pub(super) fn new(sent: Sent, message: Message, queue: QueueKind, order: u64) -> Self {
         Self { sent, message, group: Group { queue, order }, rejections: 0, delays: None }
@@ -47,7 +47,7 @@ impl OutgoingMessage {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) queue: QueueKind,
-    pub(super) deliveries: Vec<OutgoingMessage>,
+    pub(super) deliveries: Vec<Outgoing>,
 }
 
 /// A group of a queue, by the number of its key.
@@ -60,14 +60,14 @@ pub(super) struct Group {
 /// The messages that are not sent yet, and the groups that are being sent.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    queues: [Keyed<OutgoingMessage>; 2],
+    queues: [Keyed<Outgoing>; 2],
     /// The time from which ticks are counted.
     first_tick: Option<Instant>,
 }
 
 impl Schedule {
     /// Adds a message behind those of its group.
-    pub(super) fn push(&mut self, delivery: OutgoingMessage) {
+    pub(super) fn push(&mut self, delivery: Outgoing) {
         let Group { queue, order } = delivery.group;
         self.queues[queue as usize].push(order, delivery);
     }
@@ -114,18 +114,18 @@ impl Schedule {
     }
 
     /// Puts a message back, to be sent immediately and before the others of its group.
-    pub(super) fn again(&mut self, delivery: OutgoingMessage) {
+    pub(super) fn again(&mut self, delivery: Outgoing) {
         let Group { queue, order } = delivery.group;
         self.queues[queue as usize].again(order, delivery);
     }
 
     /// Puts a message back, to be sent immediately and alone: its request was rejected.
-    pub(super) fn again_alone(&mut self, delivery: OutgoingMessage) {
-        self.again(OutgoingMessage { rejections: delivery.rejections + 1, ..delivery });
+    pub(super) fn again_alone(&mut self, delivery: Outgoing) {
+        self.again(Outgoing { rejections: delivery.rejections + 1, ..delivery });
     }
 
     /// After a delay, which grows. Many that fail at about the same time are sent together again.
-    pub(super) fn again_later(&mut self, mut delivery: OutgoingMessage, now: Instant) {
+    pub(super) fn again_later(&mut self, mut delivery: Outgoing, now: Instant) {
         let delays = delivery.delays.get_or_insert_with(|| delays(RETRY_DELAYS));
         let at = self.next_tick(now + delays.next().unwrap_or(RETRY_DELAYS[1]));
         let Group { queue, order } = delivery.group;
@@ -161,7 +161,7 @@ pub(super) mod tests {
         group: impl Into<u64>,
         bytes: usize,
         queue: QueueKind,
-    ) -> OutgoingMessage {
+    ) -> Outgoing {
         let (topic, since) = ("t".to_owned(), Instant::now());
         let sent = Sent { epoch: 0, seq: Seq::new(number), topic, bytes: 1, since };
         let group = group.into();
@@ -172,10 +172,10 @@ pub(super) mod tests {
             attributes: Vec::new(),
             bytes,
         };
-        OutgoingMessage::new(sent, message, queue, group)
+        Outgoing::new(sent, message, queue, group)
     }
 
-    fn event(number: u64, group: u8) -> OutgoingMessage {
+    fn event(number: u64, group: u8) -> Outgoing {
         delivery(number, group, 1, QueueKind::Events)
     }
 

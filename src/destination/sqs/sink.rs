@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::config::{QueueKind, SqsConfig, SqsSource};
 use super::message::{Limits, Message, too_large};
-use super::schedule::OutgoingMessage;
+use super::schedule::Outgoing;
 use super::worker::{Lane, Worker};
 use crate::destination::parts::attempts::{Sent, Taken, order, order_at};
 use crate::destination::parts::message_id::Writer;
@@ -41,8 +41,8 @@ pub(crate) struct SqsSink {
     /// What the queues take; `None` before that was read.
     limits: watch::Receiver<Option<[Limits; 2]>>,
     /// Messages that are not handed over yet.
-    made: Vec<OutgoingMessage>,
-    deliveries: UnboundedSender<Vec<OutgoingMessage>>,
+    made: Vec<Outgoing>,
+    deliveries: UnboundedSender<Vec<Outgoing>>,
     taken: Taken<Lane>,
 }
 
@@ -113,7 +113,7 @@ impl Outlet for SqsSink {
             bytes: bytes as u64,
             since: std::time::Instant::now(),
         };
-        self.made.push(OutgoingMessage::new(sent, message, queue, order_at(record, position)));
+        self.made.push(Outgoing::new(sent, message, queue, order_at(record, position)));
         if self.made.len() >= MESSAGES_MAX && !self.flush() {
             return Err(ProduceError::Broken("the thread of the requests has ended".to_owned()));
         }

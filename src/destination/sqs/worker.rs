@@ -18,7 +18,7 @@ use tokio::time::{sleep, sleep_until};
 use super::client::{Connection, QueueAttributes};
 use super::config::{QueueKind, SqsSource};
 use super::message::{Limits, Message};
-use super::schedule::{Batch, Group, OutgoingMessage, Schedule};
+use super::schedule::{Batch, Group, Outgoing, Schedule};
 use super::verdict::{Rejection, Verdict};
 use crate::destination::parts::attempts::{Attempts, Failure, REJECTIONS};
 use crate::destination::parts::delays::delays;
@@ -56,7 +56,7 @@ pub(super) type LimitsSender = watch::Sender<Option<[Limits; 2]>>;
 
 pub(super) struct Worker {
     source: SqsSource,
-    deliveries: UnboundedReceiver<Vec<OutgoingMessage>>,
+    deliveries: UnboundedReceiver<Vec<Outgoing>>,
     epoch: watch::Receiver<u64>,
     limits: LimitsSender,
     attempts: Arc<Attempts<Lane>>,
@@ -137,7 +137,7 @@ enum Ended {
 impl Worker {
     pub(super) fn new(
         source: SqsSource,
-        (deliveries, epoch): (UnboundedReceiver<Vec<OutgoingMessage>>, watch::Receiver<u64>),
+        (deliveries, epoch): (UnboundedReceiver<Vec<Outgoing>>, watch::Receiver<u64>),
         limits: LimitsSender,
         attempts: Arc<Attempts<Lane>>,
     ) -> Self {
@@ -199,7 +199,7 @@ impl Worker {
         let config = self.source.read().map_err(Failure::Unusable)?;
         if self.limits.borrow().is_some() {
             let connection = Connection::new(config).await?;
-            let events = connection.facts(QueueKind::Events).await?;
+            let events = connection.attributes(QueueKind::Events).await?;
             self.note_limits(events.as_ref(), None);
             return Ok(connection);
         }
@@ -211,8 +211,10 @@ impl Worker {
     /// What is not known now is as before.
     fn note_limits(&self, events: Option<&QueueAttributes>, letters: Option<&QueueAttributes>) {
         let known = *self.limits.borrow();
-        let limits = |facts: Option<&QueueAttributes>, kind: QueueKind| {
-            facts.map(|facts| facts.limits).or(known.map(|known| known[kind as usize]))
+        let limits = |attributes: Option<&QueueAttributes>, kind: QueueKind| {
+            attributes
+                .map(|attributes| attributes.limits)
+                .or(known.map(|known| known[kind as usize]))
         };
         let events = limits(events, QueueKind::Events);
         let letters = limits(letters, QueueKind::DeadLetters).or(events);
@@ -220,7 +222,7 @@ impl Worker {
     }
 
     async fn serve(&mut self, connection: &Connection) -> Ended {
-        let mut facts = pin!(facts_later(connection));
+        let mut attributes = pin!(attributes_later(connection));
         let mut requests: FuturesUnordered<BoxFuture<'_, Answered>> = FuturesUnordered::new();
         let mut reopens = false;
         loop {
@@ -254,9 +256,9 @@ impl Worker {
                     None => return Ended::Gone,
                     Some(more) => self.push(more),
                 },
-                [events, letters] = &mut facts => {
+                [events, letters] = &mut attributes => {
                     self.note_limits(events.as_ref(), letters.as_ref());
-                    facts.set(facts_later(connection));
+                    attributes.set(attributes_later(connection));
                 }
                 () = due => {}
             }
@@ -299,7 +301,7 @@ impl Worker {
         }
     }
 
-    fn push(&mut self, deliveries: Vec<OutgoingMessage>) {
+    fn push(&mut self, deliveries: Vec<Outgoing>) {
         // The epoch is raised before records of it are sent.
         self.note_epoch();
         let epoch = *self.epoch.borrow();
@@ -361,7 +363,7 @@ impl Worker {
         }
     }
 
-    fn apply(&mut self, delivery: OutgoingMessage, verdict: Verdict) {
+    fn apply(&mut self, delivery: Outgoing, verdict: Verdict) {
         let group = delivery.group;
         let is_current = delivery.sent.epoch == *self.epoch.borrow();
         match verdict {
@@ -394,11 +396,7 @@ impl Worker {
     }
 
     /// Sends a message again, unless it is produced again.
-    fn again(
-        &mut self,
-        delivery: OutgoingMessage,
-        again: impl FnOnce(&mut Schedule, OutgoingMessage),
-    ) {
+    fn again(&mut self, delivery: Outgoing, again: impl FnOnce(&mut Schedule, Outgoing)) {
         if delivery.sent.epoch == *self.epoch.borrow() {
             again(&mut self.schedule, delivery);
         } else {
@@ -420,7 +418,7 @@ impl Worker {
     }
 
     /// A queue rejects these messages, and would reject all.
-    fn rejects(&mut self, queue: QueueKind, failure: Failure, deliveries: &[OutgoingMessage]) {
+    fn rejects(&mut self, queue: QueueKind, failure: Failure, deliveries: &[Outgoing]) {
         let epoch = *self.epoch.borrow();
         let current = deliveries.iter().filter(|one| one.sent.epoch == epoch);
         let mut topics = current.map(|one| one.sent.topic.as_str()).peekable();
@@ -435,16 +433,16 @@ impl Worker {
 }
 
 /// What the queues are, after a while, as far as they can be asked about.
-async fn facts_later(connection: &Connection) -> [Option<QueueAttributes>; 2] {
+async fn attributes_later(connection: &Connection) -> [Option<QueueAttributes>; 2] {
     sleep(LIMITS_INTERVAL).await;
-    let mut facts = [None, None];
+    let mut attributes = [None, None];
     for kind in QueueKind::ALL {
-        match connection.facts(kind).await {
-            Ok(found) => facts[kind as usize] = found,
+        match connection.attributes(kind).await {
+            Ok(found) => attributes[kind as usize] = found,
             Err(failure) => tracing::debug!(?failure, "cannot ask about a queue"),
         }
     }
-    facts
+    attributes
 }
 
 async fn send(connection: &Connection, batch: Batch) -> Answered {

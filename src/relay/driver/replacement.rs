@@ -113,9 +113,8 @@ impl<P: Source> Relay<P> {
         let delay = self.replay.begin((from, self.core.verdicts()), self.core.resume_at());
         let reason = self.core.wants_replay().unwrap_or("requested");
         let of = (reason, self.core.isolated());
-        self.diagnostics.outage_log.replay(of, from, delay, self.delivery.delivered);
-        Ok(self.replace_producer().await?
-            && self.apply_reports_during(sleep(delay)).await?.is_some())
+        self.diagnostics.delivery_log.replay(of, from, delay, self.delivery.delivered);
+        Ok(self.replace_producer().await? && self.serve_sink_during(sleep(delay)).await?.is_some())
     }
 
     /// Discards in exactly-once mode what is not committed, which the next session produces again:
@@ -143,7 +142,7 @@ impl<P: Source> Relay<P> {
             }
         };
         if replaced.is_none() {
-            return self.apply_reports().map(|()| false);
+            return self.serve_sink().map(|()| false);
         }
         if (self.core.is_exactly_once() || self.sink.is_fenced_by_state())
             && let Some(keeper) = &mut self.state

@@ -73,7 +73,7 @@ impl<P: Source> Relay<P> {
         loop {
             let resume = self.resume(&standby);
             let source = self.source.clone();
-            let opened = match self.apply_reports_during(source.open(&resume)).await {
+            let opened = match self.serve_sink_during(source.open(&resume)).await {
                 Ok(Some(opened)) => opened,
                 stopped @ (Ok(None) | Err(RelayError::Aborted)) => {
                     let undecided_error = self.source.undecided_error().map(Opened::Failed);
@@ -137,7 +137,7 @@ impl<P: Source> Relay<P> {
                 tracing::warn!(%error, "cannot connect to PostgreSQL; retrying");
             }
             logged = Some(error);
-            if self.apply_reports_during(sleep(delay)).await?.is_none() {
+            if self.serve_sink_during(sleep(delay)).await?.is_none() {
                 return Ok(Opened::Stopped);
             }
         }
@@ -253,7 +253,7 @@ impl<P: Source> Relay<P> {
             walsender: session.walsender(),
         });
         let (slot, confirmed) = (self.source.slot(), self.core.durable_upto());
-        if self.diagnostics.outage_log.is_repeating() {
+        if self.diagnostics.delivery_log.is_repeating() {
             // Replays that repeat every few seconds are logged once.
             tracing::debug!(%confirmed, "streaming from PostgreSQL");
         } else if let Some(bytes) = session.backlog_bytes() {
@@ -277,7 +277,7 @@ impl<P: Source> Relay<P> {
             return Ok(true);
         }
         let delay = self.session.delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
-        Ok(self.apply_reports_during(sleep(delay)).await?.is_some())
+        Ok(self.serve_sink_during(sleep(delay)).await?.is_some())
     }
 }
 

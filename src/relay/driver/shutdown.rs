@@ -156,7 +156,7 @@ impl<P: Source> Relay<P> {
         let at_least = Instant::now() + ANNOUNCED_AT_LEAST;
         let mut announcement = std::pin::pin!(announcement);
         loop {
-            match self.apply_reports() {
+            match self.serve_sink() {
                 Ok(()) => {}
                 // The relay ends with the error that is announced.
                 Err(RelayError::Aborted) => return Ok(()),
@@ -169,7 +169,7 @@ impl<P: Source> Relay<P> {
                 tracing::warn!("stopping before every standby instance has seen this halt");
                 return Ok(());
             }
-            // As in `apply_reports_during`: the announcement delays neither a stop order nor failures of
+            // As in `serve_sink_during`: the announcement delays neither a stop order nor failures of
             // the sink; the timers only cause the next iteration.
             tokio::select! {
                 biased;
@@ -194,7 +194,7 @@ impl<P: Source> Relay<P> {
         if let Some(announcement) = announcement {
             self.announce(announcement).await?;
         }
-        match self.apply_reports_during(std::future::pending::<()>()).await {
+        match self.serve_sink_during(std::future::pending::<()>()).await {
             Ok(_) | Err(RelayError::Aborted) => {}
             Err(other) => return Err(other),
         }

@@ -83,9 +83,9 @@ impl<P: Source> Relay<P> {
                 Some(_) => Ok(0),
             };
             self.delivery.is_held = held.is_some();
-            self.apply_reports()?;
+            self.serve_sink()?;
             if self.check_until(session.is_compared()) {
-                self.apply_reports()?;
+                self.serve_sink()?;
             }
             let is_read = step.as_ref().is_ok_and(|taken| *taken < BATCH) && held.is_none();
             let urgency = match self.wanted_switch(session) {
@@ -110,7 +110,7 @@ impl<P: Source> Relay<P> {
             }
             let switch = self.wanted_switch(session);
             if self.may_switch(switch) {
-                match self.apply_reports_during(session.may_switch()).await? {
+                match self.serve_sink_during(session.may_switch()).await? {
                     // Stopping may have begun in between: see `wanted_switch`.
                     Some(Ok(true)) if self.shutdown.deadline().is_none() => {
                         return Ok(Ended::FeedSwitch);

@@ -5,7 +5,7 @@
 //! and PostgreSQL drops it at the end of the session. The slot itself stays at the confirmed
 //! position.
 //!
-//! CatalogState (PostgreSQL's manual, "Replication Management Functions", and measured on 14 to 18): the
+//! Facts (PostgreSQL's manual, "Replication Management Functions", and measured on 14 to 18): the
 //! bytes are those of the stream, in the same order; Relation messages repeat in each batch. A batch
 //! ends at a commit, once it has the requested number of rows or reached the requested position. The
 //! server sends nothing before it has decoded the whole batch; what exceeds `work_mem` goes to a

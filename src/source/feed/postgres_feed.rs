@@ -205,12 +205,12 @@ impl PostgresFeed {
         crate::crash_points::point!("comparing");
         let mut is_skipped = false;
         for index in (0..self.checks.len()).rev() {
-            let verdict = match &received {
+            let action = match &received {
                 Received::Message(message) => self.checks[index].message(message)?,
                 Received::Keepalive(wal_end) => self.checks[index].keepalive(*wal_end)?,
             };
-            is_skipped |= verdict == MessageAction::Skip;
-            if verdict == MessageAction::Same {
+            is_skipped |= action == MessageAction::Skip;
+            if action == MessageAction::Same {
                 self.checks.remove(index);
             }
         }

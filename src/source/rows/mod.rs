@@ -1,6 +1,5 @@
-//! Rows that no slot sends, as a feed, and which rows are delivered.
+//! Rows that no slot sends, as a feed.
 
-pub(super) mod confirmed_slots;
 pub(super) mod row_conditions;
 pub(super) mod row_feed;
 pub(super) mod row_snapshot;

@@ -86,7 +86,7 @@ impl Publication<'_> {
     async fn read(&self, sender: &Sender<Result<RowBatch, String>>) -> Result<(), RecoveryError> {
         let mut at = 0;
         for (index, table) in self.snapshot.tables.iter().enumerate() {
-            let mut batch = NextTransaction::new(&table.relation);
+            let mut next = NextTransaction::new(&table.relation);
             // A comparison tells them apart.
             let without = match self.comparison {
                 Some(_) => Vec::new(),
@@ -99,14 +99,14 @@ impl Publication<'_> {
                             .comparison
                             .is_none_or(|comparison| comparison.is_wanted(at, self.with_undecided));
                         at += 1;
-                        if is_wanted && batch.add(row.tuple) && !batch.send(sender).await {
+                        if is_wanted && next.add(row.tuple) && !next.send(sender).await {
                             return false;
                         }
                     }
                     true
                 })
                 .await?;
-            if !batch.send(sender).await {
+            if !next.send(sender).await {
                 break;
             }
         }

@@ -51,7 +51,7 @@ impl Ctid {
     }
 }
 
-/// What was done.
+/// What one transaction has found and deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Deletion {
     /// Rows that may be deleted.
@@ -130,9 +130,9 @@ impl Batches<'_> {
         let name = &table.name;
         let failed = database(name, "deleting rows");
         let locked = self.begin_batch(table).await?;
-        let (mut batch, mut rows) = self.choose(table, range, limit).await?;
+        let (mut deletion, mut rows) = self.choose(table, range, limit).await?;
         let condition = self.is_chosen(table, "$1::pg_catalog.text::pg_catalog.tid[]");
-        if let (Some(Archive::Command(command)), true) = (&self.archive, batch.chosen > 0) {
+        if let (Some(Archive::Command(command)), true) = (&self.archive, deletion.chosen > 0) {
             self.client.batch_execute("COMMIT").await.map_err(&failed)?;
             crate::crash_points::point!("prune_reads");
             let lines =
@@ -141,9 +141,9 @@ impl Batches<'_> {
                 return Ok(Outcome::Rewritten);
             }
             // Those that other sessions have changed since are left to the next run.
-            batch.locked += batch.chosen.saturating_sub(lines.count);
-            (batch.chosen, rows) = (lines.count, lines.rows);
-            if batch.chosen > 0 {
+            deletion.locked += deletion.chosen.saturating_sub(lines.count);
+            (deletion.chosen, rows) = (lines.count, lines.rows);
+            if deletion.chosen > 0 {
                 archive::pipe(table, command, &lines.text).await?;
                 crate::crash_points::point!("prune_archived");
             }
@@ -156,13 +156,13 @@ impl Batches<'_> {
                 self.client.batch_execute("ROLLBACK").await.map_err(&failed)?;
                 return Ok(Outcome::Rewritten);
             }
-            let archived = batch.chosen;
-            (batch.chosen, rows) = self.lock_again(table, &rows).await?;
-            batch.changed = archived.saturating_sub(batch.chosen);
+            let archived = deletion.chosen;
+            (deletion.chosen, rows) = self.lock_again(table, &rows).await?;
+            deletion.changed = archived.saturating_sub(deletion.chosen);
         }
-        if batch.chosen > 0 {
+        if deletion.chosen > 0 {
             let delete = format!("DELETE FROM ONLY {name} AS o WHERE {condition}");
-            batch.deleted = match &self.archive {
+            deletion.deleted = match &self.archive {
                 Some(Archive::Table(archive)) => {
                     archive::insert(self.client, table, archive, (&delete, &rows)).await?
                 }
@@ -171,7 +171,7 @@ impl Batches<'_> {
             crate::crash_points::point!("rows_deleted");
         }
         self.client.batch_execute("COMMIT").await.map_err(&failed)?;
-        Ok(Outcome::Done(batch))
+        Ok(Outcome::Done(deletion))
     }
 
     /// Begins a transaction, and locks the table against other changes than those of rows.
@@ -246,7 +246,7 @@ impl Batches<'_> {
         };
         let (first, found, chosen) = (count(0)?, count(1)?, count(3)?);
         let last: Option<String> = row.try_get(2).map_err(&failed)?;
-        let batch = Deletion {
+        let deletion = Deletion {
             found,
             last: last.as_deref().and_then(Ctid::parse),
             has_more: first >= limit || found < first,
@@ -254,7 +254,7 @@ impl Batches<'_> {
             chosen,
             ..Deletion::default()
         };
-        Ok((batch, row.try_get(4).map_err(&failed)?))
+        Ok((deletion, row.try_get(4).map_err(&failed)?))
     }
 
     /// Locks those of these rows that may still be deleted.

@@ -162,7 +162,7 @@ impl<P: Source> Relay<P> {
     fn log_agreement(&self, settings: &StateSettings, acked: Lsn) {
         let topic = &settings.topic;
         // Replays that repeat every few seconds are logged once.
-        if self.diagnostics.outage_log.is_repeating() {
+        if self.diagnostics.delivery_log.is_repeating() {
             tracing::debug!(%acked, "the slot's position still agrees");
         } else if settings.lossy_store.is_some() {
             tracing::info!(key = topic, %acked, "the slot's position agrees with the state key");
@@ -189,7 +189,7 @@ impl<P: Source> Relay<P> {
                     () = keeper.wait() => Ok(()),
                 }
             };
-            match self.apply_reports_during(waited).await? {
+            match self.serve_sink_during(waited).await? {
                 None => return Ok(StateOpened::Stopped),
                 Some(Err(error)) => return Ok(StateOpened::Lost(error)),
                 Some(Ok(())) => {}
@@ -226,7 +226,7 @@ impl<P: Source> Relay<P> {
                         () = sleep(HEARTBEAT) => Ok(()),
                     }
                 };
-                match self.apply_reports_during(waited).await? {
+                match self.serve_sink_during(waited).await? {
                     None => return Ok(Read::Ended(StateOpened::Stopped)),
                     Some(Err(error)) => return Ok(Read::Ended(StateOpened::Lost(error))),
                     Some(Ok(())) => {}
@@ -269,7 +269,7 @@ impl<P: Source> Relay<P> {
                         () = sleep(at - Instant::now()) => Ok(()),
                     }
                 };
-                match self.apply_reports_during(waited).await? {
+                match self.serve_sink_during(waited).await? {
                     None => return Ok(Read::Ended(StateOpened::Stopped)),
                     Some(Err(error)) => return Ok(Read::Ended(StateOpened::Lost(error))),
                     Some(Ok(())) => {}

@@ -30,8 +30,8 @@ fn received() -> ReceivedTransactions {
     received
 }
 
-/// The verdicts on all messages of these transactions, or the error.
-fn verdicts(
+/// The actions on all messages of these transactions, or the error.
+fn actions(
     check: &mut HistoryCheck,
     transactions: &[(u64, u32)],
 ) -> Result<Vec<MessageAction>, SourceError> {
@@ -47,14 +47,14 @@ fn check(from: u64, start: u64) -> HistoryCheck {
 fn the_same_history_is_skipped_up_to_the_last_received_position() {
     use MessageAction::{Pass, Same, Skip};
     let mut same = check(15, 40);
-    let found = verdicts(&mut same, &[(20, 2), (30, 3)]);
+    let found = actions(&mut same, &[(20, 2), (30, 3)]);
     assert_eq!(found, Ok(vec![Skip; 6]));
     assert_eq!(same.keepalive(lsn(39)), Ok(Skip));
     assert_eq!(same.keepalive(lsn(40)), Ok(Same));
-    let found = verdicts(&mut check(15, 40), &[(20, 2), (30, 3), (40, 4)]);
+    let found = actions(&mut check(15, 40), &[(20, 2), (30, 3), (40, 4)]);
     assert_eq!(found.map(|found| found[6..].to_vec()), Ok(vec![Same, Pass, Pass]));
     // After a producer replacement, the last transaction is passed on again.
-    let found = verdicts(&mut check(15, 15), &[(20, 2), (30, 3)]);
+    let found = actions(&mut check(15, 15), &[(20, 2), (30, 3)]);
     assert_eq!(found, Ok(vec![Pass, Pass, Pass, Same, Pass, Pass]));
 }
 
@@ -83,20 +83,20 @@ fn state_check(
 fn the_history_of_the_state_topic_is_passed_on_again() {
     use MessageAction::{Pass, Same};
     let mut same = state_check(15, 40, Some((30, 3)), None);
-    assert_eq!(verdicts(&mut same, &[(20, 2), (30, 3)]), Ok(vec![Pass; 6]));
+    assert_eq!(actions(&mut same, &[(20, 2), (30, 3)]), Ok(vec![Pass; 6]));
     assert_eq!(same.keepalive(lsn(39)), Ok(Pass));
     assert_eq!(same.keepalive(lsn(40)), Ok(Same));
     let mut same = state_check(15, 40, Some((30, 3)), None);
-    let found = verdicts(&mut same, &[(20, 2), (30, 3), (40, 4)]);
+    let found = actions(&mut same, &[(20, 2), (30, 3), (40, 4)]);
     assert_eq!(found.map(|found| found[6..].to_vec()), Ok(vec![Same, Pass, Pass]));
     // The slot is confirmed past the last transaction.
     let mut same = state_check(36, 40, Some((30, 3)), None);
     assert_eq!(same.keepalive(lsn(40)), Ok(Same));
     // One that was published in part: nothing behind the quiet part is passed on before it.
     let mut same = state_check(15, 50, Some((30, 3)), Some((50, 5)));
-    assert_eq!(verdicts(&mut same, &[(20, 2), (30, 3)]), Ok(vec![Pass; 6]));
+    assert_eq!(actions(&mut same, &[(20, 2), (30, 3)]), Ok(vec![Pass; 6]));
     assert_eq!(same.keepalive(lsn(50)), Ok(Pass));
-    assert_eq!(verdicts(&mut same, &[(50, 5)]), Ok(vec![Same, Pass, Pass]));
+    assert_eq!(actions(&mut same, &[(50, 5)]), Ok(vec![Same, Pass, Pass]));
 }
 
 #[test]
@@ -109,14 +109,14 @@ fn another_history_than_the_state_topics_needs_an_operator() {
         ("one after a confirmed one", Some((10, 1)), &[(20, 2)]),
     ] {
         let mut check = state_check(15, 40, last, None);
-        let found = verdicts(&mut check, transactions);
+        let found = actions(&mut check, transactions);
         assert!(matches!(found, Err(SourceError::Slot(_))), "{what}: {found:?}");
     }
     let mut check = state_check(15, 40, Some((30, 3)), None);
     assert!(check.keepalive(lsn(31)).is_err());
     for transactions in [&[(30, 3), (45, 4)][..], &[(30, 3), (50, 6)], &[(30, 3), (60, 5)]] {
         let mut check = state_check(15, 50, Some((30, 3)), Some((50, 5)));
-        let found = verdicts(&mut check, transactions);
+        let found = actions(&mut check, transactions);
         assert!(matches!(found, Err(SourceError::Slot(_))), "{transactions:?}: {found:?}");
     }
     let mut check = state_check(36, 40, None, Some((50, 5)));
@@ -135,12 +135,12 @@ fn a_transaction_received_in_part_is_sent_again() {
         HistoryCheck::new(lsn(15), lsn(40), &received).expect("something to compare")
     };
     let mut same = check();
-    assert_eq!(verdicts(&mut same, &[(20, 2), (30, 3)]), Ok(vec![Skip; 6]));
+    assert_eq!(actions(&mut same, &[(20, 2), (30, 3)]), Ok(vec![Skip; 6]));
     assert_eq!(same.keepalive(lsn(40)), Ok(Skip));
-    let found = verdicts(&mut same, &[(50, 5)]);
+    let found = actions(&mut same, &[(50, 5)]);
     assert_eq!(found.map(|found| found[0]), Ok(Same));
     for other in [&[(20, 2), (30, 3), (50, 9)][..], &[(20, 2), (30, 3), (60, 5)]] {
-        let found = verdicts(&mut check(), other);
+        let found = actions(&mut check(), other);
         assert!(matches!(found, Err(SourceError::Slot(_))), "{other:?}: {found:?}");
     }
 }
@@ -166,12 +166,12 @@ fn another_history_needs_an_operator() {
         ("the last one is missing", &[(20, 2), (41, 4)]),
         ("one that was not there", &[(20, 2), (30, 3), (36, 9)]),
     ] {
-        let error = verdicts(&mut check(15, 40), transactions).expect_err(what);
+        let error = actions(&mut check(15, 40), transactions).expect_err(what);
         assert!(matches!(error, SourceError::Slot(_)), "{what}: {error:?}");
     }
     assert!(matches!(check(15, 40).keepalive(lsn(40)), Err(SourceError::Slot(_))));
     // Nothing was received from the slot's position on, but something is sent.
-    let error = verdicts(&mut check(36, 60), &[(50, 9)]).expect_err("unknown");
+    let error = actions(&mut check(36, 60), &[(50, 9)]).expect_err("unknown");
     assert!(error.to_string().contains("was not there before"), "{error}");
 }
 
@@ -238,7 +238,7 @@ fn transactions_are_compared_before_they_are_published_again() {
     use MessageAction::Pass;
     // Another transaction in place of a received one, and one between two of them.
     for other in [&[(20, 9)][..], &[(20, 2), (25, 9)]] {
-        let error = verdicts(&mut check(15, 15), other).expect_err("another history");
+        let error = actions(&mut check(15, 15), other).expect_err("another history");
         assert!(
             error.to_string().contains("was published. The destination") == (other.len() == 1),
             "{error}"
