@@ -355,7 +355,7 @@ mod tests {
 
     /// Updates the log at this time after the start.
     fn update(
-        delivery_log: &mut DeliveryLog,
+        log: &mut DeliveryLog,
         delivered: u64,
         in_flight: usize,
         open: bool,
@@ -363,7 +363,7 @@ mod tests {
     ) {
         let now = *STARTED.get_or_init(Instant::now) + after;
         let open = || open;
-        delivery_log.update(SinkState { delivered, in_flight, failed: false, open, now });
+        log.update(SinkState { delivered, in_flight, failed: false, open, now });
     }
 
     static STARTED: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
@@ -374,25 +374,25 @@ mod tests {
 
     #[test]
     fn an_outage_ends_when_brokers_are_connected_and_nothing_is_in_flight() {
-        let mut delivery_log = DeliveryLog::of(&KAFKA);
-        delivery_log.on_condition(unreachable(), 0);
-        update(&mut delivery_log, 0, 0, false, Duration::ZERO);
-        assert!(delivery_log.trouble().is_some_and(|logged| logged.contains("refused")));
-        update(&mut delivery_log, 0, 0, true, IDLE);
-        assert!(delivery_log.trouble().is_some(), "they may be gone again at once");
-        update(&mut delivery_log, 0, 0, true, IDLE * 2);
-        assert_eq!(delivery_log.trouble(), None);
+        let mut log = DeliveryLog::of(&KAFKA);
+        log.on_condition(unreachable(), 0);
+        update(&mut log, 0, 0, false, Duration::ZERO);
+        assert!(log.trouble().is_some_and(|logged| logged.contains("refused")));
+        update(&mut log, 0, 0, true, IDLE);
+        assert!(log.trouble().is_some(), "they may be gone again at once");
+        update(&mut log, 0, 0, true, IDLE * 2);
+        assert_eq!(log.trouble(), None);
         // The same for a producer that was replaced.
-        delivery_log.replay(("fatal", None), Lsn::ZERO, Duration::ZERO, 7);
-        update(&mut delivery_log, 7, 0, true, IDLE * 3);
-        update(&mut delivery_log, 7, 1, true, IDLE * 4);
-        assert_eq!(delivery_log.trouble(), Some("fatal"), "a record is on its way");
-        update(&mut delivery_log, 7, 0, true, IDLE * 5);
-        update(&mut delivery_log, 7, 0, false, IDLE * 6);
-        update(&mut delivery_log, 7, 0, true, IDLE * 7);
-        assert_eq!(delivery_log.trouble(), Some("fatal"), "not for long enough");
-        update(&mut delivery_log, 7, 0, true, IDLE * 8);
-        assert_eq!(delivery_log.trouble(), None);
+        log.replay(("fatal", None), Lsn::ZERO, Duration::ZERO, 7);
+        update(&mut log, 7, 0, true, IDLE * 3);
+        update(&mut log, 7, 1, true, IDLE * 4);
+        assert_eq!(log.trouble(), Some("fatal"), "a record is on its way");
+        update(&mut log, 7, 0, true, IDLE * 5);
+        update(&mut log, 7, 0, false, IDLE * 6);
+        update(&mut log, 7, 0, true, IDLE * 7);
+        assert_eq!(log.trouble(), Some("fatal"), "not for long enough");
+        update(&mut log, 7, 0, true, IDLE * 8);
+        assert_eq!(log.trouble(), None);
     }
 
     /// A connection that is lost while nothing is to be sent may be there again in time: refused
@@ -402,17 +402,17 @@ mod tests {
         for (condition, is_logged) in
             [(unreachable(), false), (Condition::Unauthenticated("no".into()), true)]
         {
-            let mut delivery_log = DeliveryLog::of(&KAFKA);
-            delivery_log.on_condition(condition.clone(), 7);
-            update(&mut delivery_log, 7, 0, false, Duration::ZERO);
-            assert_eq!(delivery_log.trouble(), None, "it may be an accident");
-            update(&mut delivery_log, 7, 0, false, IDLE * 2);
-            assert_eq!(delivery_log.trouble(), None, "it was not refused again");
-            delivery_log.on_condition(condition, 7);
-            update(&mut delivery_log, 7, 0, false, IDLE * 2);
-            assert_eq!(delivery_log.trouble().is_some(), is_logged);
-            update(&mut delivery_log, 7, 1, false, IDLE * 2);
-            let trouble = delivery_log.trouble().expect("something is to be sent");
+            let mut log = DeliveryLog::of(&KAFKA);
+            log.on_condition(condition.clone(), 7);
+            update(&mut log, 7, 0, false, Duration::ZERO);
+            assert_eq!(log.trouble(), None, "it may be an accident");
+            update(&mut log, 7, 0, false, IDLE * 2);
+            assert_eq!(log.trouble(), None, "it was not refused again");
+            log.on_condition(condition, 7);
+            update(&mut log, 7, 0, false, IDLE * 2);
+            assert_eq!(log.trouble().is_some(), is_logged);
+            update(&mut log, 7, 1, false, IDLE * 2);
+            let trouble = log.trouble().expect("something is to be sent");
             assert_eq!(trouble.contains("correct security.protocol"), is_logged, "{trouble}");
         }
     }
@@ -422,76 +422,75 @@ mod tests {
     fn a_lane_that_fails_is_an_outage_until_the_sink_reports_its_end() {
         static LANES: Peer = Peer { has_lanes: true, ..KAFKA };
         for condition in [unreachable(), Condition::Unauthenticated("no".into())] {
-            let mut delivery_log = DeliveryLog::of(&LANES);
-            delivery_log.on_condition(condition.clone(), 3);
-            update(&mut delivery_log, 4, 1, true, Duration::ZERO);
-            assert!(delivery_log.trouble().is_some(), "{condition:?}");
+            let mut log = DeliveryLog::of(&LANES);
+            log.on_condition(condition.clone(), 3);
+            update(&mut log, 4, 1, true, Duration::ZERO);
+            assert!(log.trouble().is_some(), "{condition:?}");
             // It begins again at once.
-            delivery_log.on_condition(Condition::Flowing, 4);
-            delivery_log.on_condition(condition, 4);
-            update(&mut delivery_log, 5, 1, true, Duration::ZERO);
-            assert!(delivery_log.trouble().is_some());
-            delivery_log.on_condition(Condition::Flowing, 5);
-            update(&mut delivery_log, 6, 1, true, Duration::ZERO);
-            assert_eq!(delivery_log.trouble(), None);
+            log.on_condition(Condition::Flowing, 4);
+            log.on_condition(condition, 4);
+            update(&mut log, 5, 1, true, Duration::ZERO);
+            assert!(log.trouble().is_some());
+            log.on_condition(Condition::Flowing, 5);
+            update(&mut log, 6, 1, true, Duration::ZERO);
+            assert_eq!(log.trouble(), None);
         }
     }
 
     #[test]
     fn reasons_that_alternate_are_logged_once() {
-        let mut delivery_log = DeliveryLog::of(&KAFKA);
+        let mut log = DeliveryLog::of(&KAFKA);
         let stalled = || Condition::Stalled { reason: "busy".into(), fault: Fault::Brokers };
-        let is_logged =
-            |delivery_log: &DeliveryLog| delivery_log.down.as_ref().is_some_and(|down| down.logged);
+        let is_logged = |log: &DeliveryLog| log.down.as_ref().is_some_and(|down| down.logged);
         for (condition, is_new) in [
             (stalled(), true),
             (Condition::Unauthenticated("no".into()), true),
             (stalled(), false),
             (Condition::Unauthenticated("no".into()), false),
         ] {
-            delivery_log.on_condition(condition, 3);
-            assert_eq!(is_logged(&delivery_log), !is_new);
-            update(&mut delivery_log, 3, 1, false, Duration::ZERO);
-            assert!(is_logged(&delivery_log));
+            log.on_condition(condition, 3);
+            assert_eq!(is_logged(&log), !is_new);
+            update(&mut log, 3, 1, false, Duration::ZERO);
+            assert!(is_logged(&log));
         }
-        let up = |delivery_log: &mut DeliveryLog, after| {
-            delivery_log.on_condition(Condition::Flowing, 4);
-            update(delivery_log, 5, 0, true, after);
-            assert_eq!(delivery_log.trouble(), None);
+        let up = |log: &mut DeliveryLog, after| {
+            log.on_condition(Condition::Flowing, 4);
+            update(log, 5, 0, true, after);
+            assert_eq!(log.trouble(), None);
         };
-        up(&mut delivery_log, Duration::ZERO);
-        delivery_log.on_condition(stalled(), 5);
-        assert!(is_logged(&delivery_log), "the same outage, so soon");
-        up(&mut delivery_log, Duration::ZERO);
-        up(&mut delivery_log, SETTLED);
-        delivery_log.on_condition(stalled(), 5);
-        assert!(!is_logged(&delivery_log), "another outage");
+        up(&mut log, Duration::ZERO);
+        log.on_condition(stalled(), 5);
+        assert!(is_logged(&log), "the same outage, so soon");
+        up(&mut log, Duration::ZERO);
+        up(&mut log, SETTLED);
+        log.on_condition(stalled(), 5);
+        assert!(!is_logged(&log), "another outage");
     }
 
     #[test]
     fn a_reason_is_logged_once_while_a_replay_lasts() {
-        let mut delivery_log = DeliveryLog::of(&KAFKA);
+        let mut log = DeliveryLog::of(&KAFKA);
         let stalled = || Condition::Stalled { reason: "busy".into(), fault: Fault::Brokers };
-        delivery_log.replay(("lost", None), Lsn::ZERO, Duration::ZERO, 0);
+        log.replay(("lost", None), Lsn::ZERO, Duration::ZERO, 0);
         for _ in 0..REASONS_MAX * 2 {
-            delivery_log.on_condition(stalled(), 0);
-            update(&mut delivery_log, 0, 1, true, Duration::ZERO);
-            delivery_log.on_condition(Condition::Flowing, 0);
-            update(&mut delivery_log, 1, 1, true, Duration::ZERO);
+            log.on_condition(stalled(), 0);
+            update(&mut log, 0, 1, true, Duration::ZERO);
+            log.on_condition(Condition::Flowing, 0);
+            update(&mut log, 1, 1, true, Duration::ZERO);
         }
-        assert_eq!(delivery_log.down_reasons, ["busy"]);
+        assert_eq!(log.down_reasons, ["busy"]);
     }
 
     /// An endpoint may put the number of a request into its answers.
     #[test]
     fn one_of_many_reasons_is_logged_if_it_lasts() {
         static LANES: Peer = Peer { has_lanes: true, ..KAFKA };
-        let mut delivery_log = DeliveryLog::of(&LANES);
+        let mut log = DeliveryLog::of(&LANES);
         let mut fails = |reason: String, after| {
-            delivery_log.on_condition(Condition::Stalled { reason, fault: Fault::Brokers }, 0);
-            update(&mut delivery_log, 0, 1, true, after);
-            assert!(delivery_log.trouble().is_some());
-            delivery_log.down_reasons.clone()
+            log.on_condition(Condition::Stalled { reason, fault: Fault::Brokers }, 0);
+            update(&mut log, 0, 1, true, after);
+            assert!(log.trouble().is_some());
+            log.down_reasons.clone()
         };
         let all: Vec<_> = (0..20).map(|number| format!("request {number}")).collect();
         for reason in &all {
@@ -512,61 +511,58 @@ mod tests {
 
     #[test]
     fn the_end_is_not_logged_while_another_outage_waits_to_be_logged() {
-        let mut delivery_log = DeliveryLog::of(&KAFKA);
-        delivery_log.on_condition(unreachable(), 3);
-        update(&mut delivery_log, 3, 1, false, Duration::ZERO);
-        update(&mut delivery_log, 4, 0, false, Duration::ZERO);
+        let mut log = DeliveryLog::of(&KAFKA);
+        log.on_condition(unreachable(), 3);
+        update(&mut log, 3, 1, false, Duration::ZERO);
+        update(&mut log, 4, 0, false, Duration::ZERO);
         // Unreachable while nothing is to be sent, for another reason.
-        delivery_log.on_condition(Condition::Unreachable("reset".into()), 4);
-        update(&mut delivery_log, 4, 0, false, SETTLED * 2);
-        assert!(delivery_log.ended.is_some());
-        update(&mut delivery_log, 4, 1, false, SETTLED * 2);
-        assert!(delivery_log.ended.is_none() && delivery_log.trouble().is_some());
+        log.on_condition(Condition::Unreachable("reset".into()), 4);
+        update(&mut log, 4, 0, false, SETTLED * 2);
+        assert!(log.ended.is_some());
+        update(&mut log, 4, 1, false, SETTLED * 2);
+        assert!(log.ended.is_none() && log.trouble().is_some());
     }
 
     /// With nothing to be sent, as when a login is repaired and an exchange is missing.
     #[test]
     fn an_outage_that_another_one_replaced_without_a_line_is_over_with_that() {
-        let mut delivery_log = DeliveryLog::of(&KAFKA);
+        let mut log = DeliveryLog::of(&KAFKA);
         let stalled =
             |reason: &str| Condition::Stalled { reason: reason.to_owned(), fault: Fault::Brokers };
-        delivery_log.on_condition(stalled("refused"), 4);
-        update(&mut delivery_log, 4, 1, false, Duration::ZERO);
-        assert_eq!(delivery_log.trouble(), Some("refused"));
-        delivery_log.on_condition(stalled("missing"), 4);
-        update(&mut delivery_log, 4, 0, false, Duration::ZERO);
-        delivery_log.on_condition(Condition::Flowing, 4);
-        update(&mut delivery_log, 5, 0, true, Duration::ZERO);
-        update(&mut delivery_log, 5, 0, true, SETTLED);
-        assert!(
-            delivery_log.ended.is_none() && delivery_log.down_reasons.is_empty(),
-            "{delivery_log:?}"
-        );
+        log.on_condition(stalled("refused"), 4);
+        update(&mut log, 4, 1, false, Duration::ZERO);
+        assert_eq!(log.trouble(), Some("refused"));
+        log.on_condition(stalled("missing"), 4);
+        update(&mut log, 4, 0, false, Duration::ZERO);
+        log.on_condition(Condition::Flowing, 4);
+        update(&mut log, 5, 0, true, Duration::ZERO);
+        update(&mut log, 5, 0, true, SETTLED);
+        assert!(log.ended.is_none() && log.down_reasons.is_empty(), "{log:?}");
     }
 
     #[test]
     fn replays_that_follow_each_other_are_one_outage() {
-        let mut delivery_log = DeliveryLog::of(&KAFKA);
+        let mut log = DeliveryLog::of(&KAFKA);
         for (reason, after, is_repeated) in [
             ("lost", Duration::ZERO, false),
             ("reset", Duration::ZERO, false),
             ("lost", SETTLED / 2, true),
             ("lost", SETTLED * 3, false),
         ] {
-            update(&mut delivery_log, 7, 0, true, after);
-            delivery_log.replay((reason, None), Lsn::ZERO, Duration::ZERO, 7);
-            assert_eq!(delivery_log.is_repeating(), is_repeated, "{reason} {after:?}");
-            assert_eq!(delivery_log.trouble(), Some(reason));
-            update(&mut delivery_log, 8, 0, true, after);
-            assert_eq!(delivery_log.trouble(), None);
+            update(&mut log, 7, 0, true, after);
+            log.replay((reason, None), Lsn::ZERO, Duration::ZERO, 7);
+            assert_eq!(log.is_repeating(), is_repeated, "{reason} {after:?}");
+            assert_eq!(log.trouble(), Some(reason));
+            update(&mut log, 8, 0, true, after);
+            assert_eq!(log.trouble(), None);
         }
     }
 
     #[test]
     fn a_reason_is_one_line_of_bounded_length() {
         let text = format!("a\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
-        let assert_tame = |delivery_log: &DeliveryLog| {
-            let logged = delivery_log.trouble().expect("it is logged");
+        let assert_tame = |log: &DeliveryLog| {
+            let logged = log.trouble().expect("it is logged");
             assert!(logged.len() < 10_000, "{} bytes", logged.len());
             assert!(logged.contains(r"a\nforged\u{1b}[2Jx"), "{logged}");
         };
@@ -575,29 +571,29 @@ mod tests {
             Condition::Unauthenticated(text.clone()),
             Condition::Stalled { reason: text.clone(), fault: Fault::Brokers },
         ] {
-            let mut delivery_log = DeliveryLog::of(&KAFKA);
-            delivery_log.on_condition(condition, 0);
-            update(&mut delivery_log, 0, 0, false, Duration::ZERO);
-            assert_tame(&delivery_log);
+            let mut log = DeliveryLog::of(&KAFKA);
+            log.on_condition(condition, 0);
+            update(&mut log, 0, 0, false, Duration::ZERO);
+            assert_tame(&log);
         }
-        let mut delivery_log = DeliveryLog::of(&KAFKA);
-        delivery_log.replay((&text, None), Lsn::ZERO, Duration::ZERO, 7);
-        assert_tame(&delivery_log);
+        let mut log = DeliveryLog::of(&KAFKA);
+        log.replay((&text, None), Lsn::ZERO, Duration::ZERO, 7);
+        assert_tame(&log);
     }
 
     #[test]
     fn an_outage_while_nothing_was_to_be_sent_is_not_logged_later() {
-        let mut delivery_log = DeliveryLog::of(&KAFKA);
-        delivery_log.on_condition(unreachable(), 3);
-        update(&mut delivery_log, 3, 0, true, Duration::ZERO);
-        update(&mut delivery_log, 3, 0, true, IDLE);
-        update(&mut delivery_log, 3, 1, true, IDLE * 100);
-        assert_eq!(delivery_log.trouble(), None);
+        let mut log = DeliveryLog::of(&KAFKA);
+        log.on_condition(unreachable(), 3);
+        update(&mut log, 3, 0, true, Duration::ZERO);
+        update(&mut log, 3, 0, true, IDLE);
+        update(&mut log, 3, 1, true, IDLE * 100);
+        assert_eq!(log.trouble(), None);
         // But one that persists is.
-        delivery_log.on_condition(unreachable(), 3);
-        update(&mut delivery_log, 3, 0, false, IDLE * 101);
-        assert_eq!(delivery_log.trouble(), None);
-        update(&mut delivery_log, 3, 1, false, IDLE * 102);
-        assert!(delivery_log.trouble().is_some());
+        log.on_condition(unreachable(), 3);
+        update(&mut log, 3, 0, false, IDLE * 101);
+        assert_eq!(log.trouble(), None);
+        update(&mut log, 3, 1, false, IDLE * 102);
+        assert!(log.trouble().is_some());
     }
 }
