@@ -21,7 +21,7 @@ const CORE_ORDER: [&str; 10] = [
     "lsn", "excerpt", "property", "position", "pgoutput", "outbox", "record", "ledger", "outlet",
     "relay",
 ];
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 22] = [
     "crash_points",
     "conninfo",
     "source",
@@ -35,6 +35,12 @@ const ORDER: [&str; 16] = [
     "destination",
     "admin",
     "assembly",
+    "tools::dead_letters",
+    "tools::debezium_import",
+    "tools::setup",
+    "tools::check",
+    "tools::recovery",
+    "tools::retention",
     "tools",
     "cli",
     "main",
@@ -44,7 +50,10 @@ const ORDER: [&str; 16] = [
 const IMPORTS: [(&str, &[&str]); 3] = [
     ("crates/core/src/ledger", &["lsn", "position", "pgoutput", "ledger", "property"]),
     ("src/config/", &["conninfo", "lsn", "outbox", "record", "config", "property"]),
-    ("src/tools/debezium_import/", &["outbox", "config", "excerpt", "property"]),
+    (
+        "src/tools/debezium_import/",
+        &["outbox", "config", "excerpt", "tools::debezium_import", "property"],
+    ),
 ];
 
 /// The parts beside the core that decide and do no I/O.
@@ -172,6 +181,17 @@ fn each_violation_is_reported() {
         ("src/destination/x.rs", "// X.\nfn f() {}", "does not begin with a `//!`"),
         ("src/destination/x.rs", "//! X.\nfn f() { todo!() }", "todo!"),
         ("src/state/x.rs", "//! X.\nuse crate::relay::Relay;", "crate::relay, which stands above"),
+        (
+            "src/tools/setup/x.rs",
+            "//! X.\nuse crate::tools::check::X;",
+            "crate::tools::check, which",
+        ),
+        ("src/tools/check/x.rs", "//! X.\nuse crate::tools::{self, setup};", "crate::tools, which"),
+        (
+            "src/assembly.rs",
+            "//! X.\nuse crate::{lsn, tools::setup::X};",
+            "crate::tools::setup, which",
+        ),
         ("tests/x.rs", "fn f() { dbg!(1); }", "dbg!"),
         ("tests/x.rs", &"\n".repeat(601), "601 lines"),
     ] {
@@ -201,6 +221,8 @@ fn valid_files_pass() {
             "//! X.\nuse std::time::{Duration, Instant};\nuse crate::ledger::Ledger;",
         ),
         ("src/relay/driver.rs", "//! X.\nuse crate::sink::Sink;\nlet now = Instant::now();"),
+        ("src/tools/recovery/x.rs", "//! X.\nuse crate::tools::setup::{A, b::C};"),
+        ("src/cli/x.rs", "//! X.\nuse crate::tools::{check, setup};"),
         ("tests/x.rs", &"\n".repeat(600)),
     ] {
         assert_eq!(judge(path, text), [""; 0], "{path}: {text}");
@@ -263,9 +285,14 @@ fn place_of(path: &str) -> Option<(&'static [&'static str], usize)> {
     if top == "lib" {
         return None;
     }
-    let place = order.iter().position(|module| *module == top);
+    let within = path.strip_prefix("tools/").and_then(|path| path.split_once('/'));
+    let module = within.map_or_else(|| top.to_owned(), |(tool, _)| format!("{TOOLS}{tool}"));
+    let place = order.iter().position(|one| *one == module);
     Some((order, place.unwrap_or_else(|| panic!("{path}: add the module to its crate's order"))))
 }
+
+/// What stands before the name of a tool: each has its own place in the order.
+const TOOLS: &str = "tools::";
 
 /// The lines that are not comments, counted from 1.
 fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -288,14 +315,14 @@ fn ours(text: &str) -> Vec<(usize, String)> {
                 if let Some(inside) = after.strip_prefix('{') {
                     (depth, rest) = (1, inside);
                 } else {
-                    found.push((line, word(after)));
+                    found.push((line, module(after)));
                     rest = after;
                 }
                 continue;
             }
             let first = rest.trim_start_matches([',', ' ']);
             if depth == 1 && !word(first).is_empty() {
-                found.push((line, word(first)));
+                found.push((line, module(first)));
             }
             let Some(at) = first.find(if depth == 1 { ['{', '}', ','] } else { ['{', '}', '}'] })
             else {
@@ -310,6 +337,14 @@ fn ours(text: &str) -> Vec<(usize, String)> {
         }
     }
     found
+}
+
+/// The module that a path in our crate begins with: the tool in `tools`, elsewhere the top module.
+fn module(path: &str) -> String {
+    match path.strip_prefix(TOOLS).map(word) {
+        Some(tool) if !tool.is_empty() => format!("{TOOLS}{tool}"),
+        _ => word(path),
+    }
 }
 
 /// The identifier that `text` begins with.
