@@ -42,7 +42,7 @@ pub enum Outcome {
     /// The record is rejected with an answer that may be about it, or about the destination: the
     /// core finds out which.
     Suspect(Refusal),
-    /// The record was purged with its producer, for no reason of its own.
+    /// The record was purged with its producer, whatever the reason.
     Purged,
 }
 

@@ -106,7 +106,7 @@ pub enum Ground {
     /// The size of the record.
     Size,
     /// The topic: it does not exist, or walpost may not publish to it, which some destinations do
-    /// not tell apart.
+    /// not distinguish.
     MissingTopic,
     /// Another reason.
     Other,

@@ -118,7 +118,7 @@ impl<P: Source> Relay<P> {
     }
 
     /// Discards in exactly-once mode what is not committed, which the next session produces again:
-    /// an event that is read again cannot be told from one in the open transaction. Returns false
+    /// an event that is read again cannot be distinguished from one in the open transaction. Returns false
     /// if the relay stops first.
     pub(super) async fn discard_transaction(&mut self) -> Result<bool, RelayError> {
         Ok(!self.core.is_exactly_once() || self.replace_producer().await?)

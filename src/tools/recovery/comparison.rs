@@ -51,7 +51,7 @@ pub(crate) struct Compared {
     pub(crate) published: u64,
     /// Events that are not in Kafka.
     pub(crate) missing: u64,
-    /// Events of which it cannot be told.
+    /// Events of which neither is known.
     pub(crate) undecided: u64,
     /// Published events whose id a record has with another key or value.
     pub(crate) differing: u64,

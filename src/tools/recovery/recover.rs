@@ -190,7 +190,7 @@ impl<'a> Recovery<'a> {
         })
     }
 
-    /// Requires a time if the histories cannot be told apart. With a bookmark, and without a fork,
+    /// Requires a time if the histories cannot be distinguished. With a bookmark, and without a fork,
     /// ghosts may be those of a server that was restored, and has assigned the same transaction ids
     /// again. Where rows have times, those that were written since are compared anyway.
     pub(crate) fn require_history(&self) -> Result<(), RecoveryError> {

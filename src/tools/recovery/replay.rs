@@ -176,7 +176,7 @@ impl Replay {
         client.batch_execute(&close).await.map_err(&failed)
     }
 
-    /// Deletes and inserts the rows in a transaction of its own, which is rolled back unless all
+    /// Deletes and inserts the rows in a separate transaction, which is rolled back unless all
     /// deleted rows are inserted again.
     async fn insert_again(
         &self,

@@ -132,7 +132,7 @@ pub trait Destination: Promise + DerefMut {
 
     async fn start_again(&self);
 
-    /// What happens to the server while walpost is away; by default nothing.
+    /// A disturbance of the server while walpost is not running; by default none.
     async fn meanwhile(&self, random: &mut fastrand::Rng) {
         let _ = random;
     }

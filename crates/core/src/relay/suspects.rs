@@ -58,7 +58,7 @@ pub(super) struct Suspicion {
     is_other_accepted: bool,
     /// How often that was so when it was refused again.
     evidence: u32,
-    /// The topic, if that goes to a place of its own.
+    /// The topic, if each topic has a separate place at the destination.
     topic: Option<String>,
     /// Whether it is a dead letter: only others of those are evidence then, unless its event was refused
     /// alike.

@@ -33,7 +33,7 @@ impl HttpFixture {
         Self::with(Receiver::start()).await
     }
 
-    /// The same: the server is always the test's own.
+    /// A fixture whose server is the test's alone, as it always is here.
     pub async fn alone() -> Self {
         Self::new().await
     }
