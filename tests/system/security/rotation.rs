@@ -107,7 +107,8 @@ async fn sighup_switches_the_kafka_user_without_duplicates() {
     let rolled_back = writer.stop().await;
     fixture.fixture.confirmed(LONG_TIMEOUT).await;
     fixture.fixture.judge_with(&rolled_back).await.assert_exact();
-    for trouble in ["cannot deliver to Kafka", "delivery failed; replaying"] {
+    // A connection whose re-authentication is late, on a busy machine, is closed and made again.
+    for trouble in ["the credentials are refused", "delivery failed; replaying"] {
         assert!(!walpost.said(trouble), "{:?}", walpost.stderr());
     }
 }
