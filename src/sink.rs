@@ -80,7 +80,7 @@ pub enum Condition {
 /// Why acknowledgements may not arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The brokers do not respond.
+    /// The brokers do not respond, or say no more than that to a new connection.
     OutOfReach,
     /// The brokers respond, but cannot acknowledge: too few in-sync replicas, no leader.
     Brokers,

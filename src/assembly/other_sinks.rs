@@ -47,6 +47,17 @@ mod tests {
     }
 
     #[test]
+    fn topic_of_dead_letters_is_none_of_events() {
+        for topic in [
+            "record.topic = 'walpost.dead-letter'",
+            "poison.dead_letter_topic = 'outbox'\nrecord.topic = 'outbox'",
+        ] {
+            let error = core_of(&format!("sink.kind = 'nats'\n{topic}\n")).expect_err("refused");
+            assert!(error.contains("`poison.dead_letter_topic`"), "{error}");
+        }
+    }
+
+    #[test]
     fn headers_of_a_debezium_profile_are_checked_too() {
         let toml = "sink.kind = 'nats'\nrecord.profile = 'debezium'\n[debezium]\n\
                     table.fields.additional.placement = 'state:header:Status'\n";

@@ -19,7 +19,6 @@ pub(crate) mod redis;
 #[cfg(feature = "sqs")]
 pub(crate) mod sqs;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::config::{Config, ConfigError, Environment, Flags, Schema, Setting};
@@ -31,6 +30,7 @@ use crate::sink::{BoxFuture, Sink, SinkError};
 use crate::state::{StateStore, UnfinishedRows};
 
 use self::parts::stored::SlotAt;
+use self::parts::url::is_this_machine;
 
 /// The table of kinds: all names, those that this build has, and what they declare.
 macro_rules! destinations {
@@ -107,11 +107,25 @@ pub(crate) trait Destination: Sync {
     /// Makes the sink, and the store of the position if it has one. Nothing connects yet.
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError>;
 
+    /// The server of the events; `None`: the settings are not valid, or the two methods below say it.
+    fn server(&self, config: &Config) -> Option<Server> {
+        let _ = config;
+        None
+    }
+
     /// The address and the stream of events, for the log.
-    fn description(&self, config: &Config) -> Description;
+    fn description(&self, config: &Config) -> Description {
+        let endpoint = self.server(config).map(|server| server.address);
+        Description { endpoint, ..Description::default() }
+    }
 
     /// The hosts that get credentials without TLS.
-    fn exposed_hosts(&self, config: &Config) -> Vec<String>;
+    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
+        match self.server(config) {
+            Some(Server { hosts, is_exposed: true, .. }) => hosts,
+            _ => Vec::new(),
+        }
+    }
 
     /// What messages call the place where the position is kept; `None`: nowhere.
     fn place_of_position(&self, config: &Config) -> Option<String> {
@@ -160,6 +174,16 @@ impl Opened {
     }
 }
 
+/// Where a destination is.
+pub(crate) struct Server {
+    /// The address, without secrets.
+    pub(crate) address: String,
+    /// Without ports.
+    pub(crate) hosts: Vec<String>,
+    /// Whether credentials are sent there without TLS.
+    pub(crate) is_exposed: bool,
+}
+
 /// The address and the stream of events, for the log.
 #[derive(Debug, Default)]
 pub(crate) struct Description {
@@ -197,11 +221,6 @@ pub(crate) fn exposed_hosts(config: &Config) -> Vec<String> {
     let mut hosts = of(config).exposed_hosts(config);
     hosts.retain(|host| !is_this_machine(host));
     hosts
-}
-
-fn is_this_machine(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost")
-        || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 #[cfg(test)]
@@ -271,6 +290,61 @@ mod tests {
                 let error = of_toml(toml).expect_err(toml).to_string();
                 assert!(error.contains(part), "{toml}: {error}");
             }
+        }
+    }
+
+    /// What is said of settings with which nothing can be published.
+    fn refusal(toml: &str) -> String {
+        let config = match of_toml(toml) {
+            Ok(config) => config,
+            Err(error) => return error.to_string(),
+        };
+        let (environment, metrics) = (Environment::default(), Arc::default());
+        let context = Context { config: &config, environment: &environment, metrics, rows: None };
+        let opened = of(&config).open(&context);
+        opened.err().map_or_else(|| panic!("{toml} fits"), |error| error.to_string())
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_errors() {
+        let queues = "queue_url = 'https://h/1/o.fifo'\ndead_letter_queue_url";
+        let rows = [
+            ("redis", "stream = 'dead'\n[poison]\ndead_letter_topic = 'dead'", "`redis.stream`"),
+            ("nats", "subject = 'a.{tenant}'", "`nats.subject`"),
+            ("nats", "[poison]\ndead_letter_topic = 'a..b'", "empty part"),
+            ("redis", "ca_file = '/x'", "rediss://"),
+            ("nats", "ca_file = '/x'", "tls://"),
+            ("rabbitmq", "ca_file = '/x'", "amqps://"),
+            ("rabbitmq", "routing_key = '{tenant}'", "`rabbitmq.routing_key`"),
+            ("rabbitmq", "url = 'amqp://h/'", "/%2F"),
+            ("rabbitmq", "url = 'amqp://u:s3cret@h?x=1'", "ca_file"),
+            ("rabbitmq", "url = 'h'", "amqp://"),
+            ("rabbitmq", "url = 'amqps://h'\ncert_file = '/x'", "set rabbitmq.key_file"),
+            ("rabbitmq", "url = 'amqps://h'\nkey_file = '/x'", "set rabbitmq.cert_file"),
+            ("http", "", "`http.url`"),
+            ("http", "url = 'http://h'\ncert_file = '/x'\nkey_file = '/x'", "https://"),
+            ("http", "url = 'http://h'\nsecret = 's3cret'", "openssl rand"),
+            ("http", "url = 'http://h'\nlanes = 0", "`http.lanes`"),
+            ("http", "url = 'http://h'\ntimeout = '0s'", "`http.timeout`"),
+            ("http", "url = 'http://h'\nauthorization = \"s3cret\\n\"", "`http.authorization`"),
+            ("http", "url = 'http://h'\n[poison]\nrefused = 'dead_letter'", "{topic}"),
+            ("sqs", "", "`sqs.queue_url`"),
+            ("sqs", "queue_url = 'https://h/1/o'", "create-queue"),
+            ("sqs", "queue_url = 'http://h/1/o.fifo'\nca_file = '/x'", "https://"),
+            ("sqs", "queue_url = 'http://h/1/o.fifo'\nendpoint = 'h'", "`sqs.endpoint`"),
+            ("sqs", "region = 'EU (Frankfurt)'", "`sqs.region`"),
+            ("sqs", &format!("{queues} = 'http://h/1/letters'"), "not a FIFO queue"),
+            ("sqs", &format!("{queues} = 'http://h/1/l.fifo'"), "another server"),
+            ("sqs", &format!("{queues} = 'https://h/1/o.fifo'"), "the queue of the events"),
+            (
+                "sqs",
+                "queue_url = 'https://h/1/o.fifo'\n[poison]\nrefused = 'dead_letter'",
+                "`sqs.dead_letter_queue_url`",
+            ),
+        ];
+        for (kind, toml, part) in rows.into_iter().filter(|(kind, ..)| has(kind)) {
+            let said = refusal(&format!("sink.kind = '{kind}'\n[{kind}]\n{toml}"));
+            assert!(said.contains(part) && !said.contains("s3cret"), "{toml}: {said}");
         }
     }
 

@@ -1,6 +1,5 @@
 //! The configuration of the sink, and where it is read again.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
@@ -8,16 +7,15 @@ use secrecy::SecretString;
 use super::signature::Signers;
 use super::url::HttpUrl;
 use crate::destination::parts::Reread;
+use crate::destination::parts::dial::Tls;
 
 /// The endpoint, and what it is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpConfig {
     /// The endpoint.
     pub url: HttpUrl,
-    /// The certificates of the authorities that sign the server's; `None`: there are none.
-    pub roots: Option<PathBuf>,
-    /// The client's certificate and its private key.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// How TLS is set up, if the URL asks for it.
+    pub tls: Tls,
     /// What signs the requests.
     pub signers: Signers,
     /// The value of the header `authorization`.

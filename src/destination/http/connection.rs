@@ -2,25 +2,19 @@
 
 use std::error::Error;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use super::config::HttpConfig;
-use crate::destination::parts::attempts::{Failure, chain};
-use crate::destination::parts::dial::{dial, tls};
-
-/// Timeout for TLS.
-const TLS_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::destination::parts::Failure;
+use crate::destination::parts::attempts::chain;
+use crate::destination::parts::dial::{dial, secured};
 
 /// How soon a server closes a connection that it does not want: one without a client certificate, which
 /// TLS 1.3 rejects after the client's handshake, or one of a load balancer without a server behind it.
@@ -57,33 +51,13 @@ impl Connection {
 
 /// Connects to the server of the configured URL.
 pub(crate) async fn connect(config: &HttpConfig) -> Result<Connection, Failure> {
-    let address = config.url.address();
-    let unreachable = |reason: String| Failure::Unreachable(format!("{address}: {reason}"));
-    let stream = dial(&config.url.host, config.url.port).await.map_err(unreachable)?;
-    if !config.url.tls {
-        return open(stream, &address).await.map_err(unreachable);
-    }
-    let name = ServerName::try_from(config.url.host.clone())
-        .map_err(|error| unreachable(error.to_string()))?;
-    let identity = config.identity.as_ref();
-    let identity = identity.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
-    let settings = tls(config.roots.as_deref(), "http.ca_file", identity);
-    let connector = TlsConnector::from(Arc::new(settings.map_err(Failure::Unusable)?));
-    let stream = timeout(TLS_TIMEOUT, connector.connect(name, stream)).await;
-    let stream = stream
-        .map_err(|_| unreachable(format!("TLS: no answer within {TLS_TIMEOUT:?}")))?
-        .map_err(|error| unreachable(format!("TLS: {error}")))?;
-    open(stream, &address).await.map_err(unreachable)
-}
-
-async fn open<S>(stream: S, address: &str) -> Result<Connection, String>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
+    let url = &config.url;
+    let server = (&*url.host, url.port);
+    let stream = secured(dial(server).await?, server, url.tls.then_some(&config.tls)).await?;
     let opened = handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = opened.map_err(|error| chain(&error))?;
-    let driver = tokio::spawn(connection);
-    Ok(Connection { sender, address: address.to_owned(), driver })
+    let (sender, connection) = opened
+        .map_err(|error| Failure::Unreachable(format!("{}: {}", url.address(), chain(&error))))?;
+    Ok(Connection { sender, address: url.address(), driver: tokio::spawn(connection) })
 }
 
 /// Whether a connection failed by TLS, such as by the server's alert.

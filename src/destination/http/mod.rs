@@ -24,7 +24,7 @@ mod verdict;
 
 use std::sync::Arc;
 
-use super::{AssemblyError, Check, Context, Description, Destination, Opened};
+use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -60,17 +60,11 @@ impl Destination for Http {
         Ok(Opened::without_position(sink))
     }
 
-    fn description(&self, config: &Config) -> Description {
-        let found = http_config(config, &Environment::of_process());
-        let endpoint = found.ok().map(|found| found.url.address());
-        Description { endpoint, ..Description::default() }
-    }
-
-    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
-        match http_config(config, &Environment::of_process()) {
-            Ok(found) if !found.url.tls && found.authorization.is_some() => vec![found.url.host],
-            _ => Vec::new(),
-        }
+    fn server(&self, config: &Config) -> Option<Server> {
+        let found = http_config(config, &Environment::of_process()).ok()?;
+        let (url, authorization) = (found.url, found.authorization);
+        let is_exposed = !url.tls && authorization.is_some();
+        Some(Server { address: url.address(), hosts: vec![url.host], is_exposed })
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

@@ -74,7 +74,7 @@ pub(crate) fn http_config(
                       letters (poison.dead_letter_topic) go elsewhere";
         return Err(invalid(URL, reason));
     }
-    let (roots, identity) = tls_files(
+    let tls = tls_files(
         config,
         environment,
         [CA_FILE, CERT_FILE, KEY_FILE],
@@ -92,8 +92,7 @@ pub(crate) fn http_config(
     }
     Ok(HttpConfig {
         url,
-        roots,
-        identity,
+        tls,
         signers: signers.unwrap_or_default(),
         authorization,
         lanes: values.parsed(LANES, lanes)?,
@@ -146,7 +145,7 @@ mod tests {
         assert_eq!(http.give_up_after, Some(Duration::from_secs(3600)));
         let authorization = http.authorization.expect("a header");
         assert_eq!(authorization.expose_secret(), "Bearer s3cret");
-        assert_eq!((http.signers.is_empty(), http.roots), (false, Some("ca.pem".into())));
-        assert_eq!(http.identity, Some(("own.pem".into(), "own.key".into())));
+        assert_eq!((http.signers.is_empty(), http.tls.roots), (false, Some("ca.pem".into())));
+        assert_eq!(http.tls.identity, Some(("own.pem".into(), "own.key".into())));
     }
 }

@@ -19,7 +19,7 @@ use crate::record::Record;
 use crate::sink::{BoxFuture, Condition, Peer, Report, Sink, SinkError};
 
 /// An HTTP endpoint.
-const ENDPOINT: Peer = Peer {
+pub(super) const ENDPOINT: Peer = Peer {
     name: "the HTTP endpoint",
     label: "http",
     unreachable: "see whether the server of http.url runs and can be reached from here",

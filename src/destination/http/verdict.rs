@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 
 use super::patience::Patience;
-use crate::destination::parts::attempts::Failure;
+use crate::destination::parts::Failure;
 use crate::outlet::Ground;
 
 /// The longest wait that an endpoint can ask for.

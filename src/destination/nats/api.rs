@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::failure::{ApiError, Failure, MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, no_responders};
+use super::failure::{ApiError, MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, no_responders};
 use super::message::MESSAGE_ID;
+use crate::destination::parts::Failure;
 
 const PREFIX: &str = "$JS.API";
 

@@ -2,18 +2,23 @@
 
 use std::time::Duration;
 
-use super::settings::nats_config;
+use super::settings::{self, nats_config};
 use super::state::read_nats_state;
+use super::stream::NATS;
 use crate::config::{Config, Environment};
 use crate::destination::nats::NatsConfig;
 use crate::destination::nats::{
-    Failure, Inspection, KEY, StreamConfig, StreamInfo, bucket, connect, covers, inspect, unfit,
+    Inspection, StreamConfig, StreamInfo, bucket, connect, covers, inspect, unfit,
 };
+use crate::destination::parts::Failure;
+use crate::destination::parts::check::{Subject, subject};
 use crate::destination::parts::stored::{self, SlotAt};
 use crate::findings::{Finding, Findings};
 use crate::record::Policy;
 
-const SUBJECT: &str = "NATS";
+const NAME: &str = "NATS";
+
+const SUBJECT: Subject = subject!(NAME, "nats", "nats.url", &NATS);
 
 /// Timeout for all answers together.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -31,16 +36,10 @@ pub(super) async fn check(
     (offline, slot): (bool, Option<&SlotAt>),
     findings: &mut Findings,
 ) {
-    let nats = match nats_config(config, &Environment::of_process()) {
-        Ok(nats) => nats,
-        Err(error) => {
-            let finding = Finding::error((SUBJECT, "nats_config"), error.to_string());
-            return findings.add(finding.why("`run` would not start"));
-        }
-    };
+    let read = nats_config(config, &Environment::of_process());
+    let Some(nats) = SUBJECT.settings(read, findings) else { return };
     if offline {
-        let text = "server, credentials and stream were not looked at";
-        return findings.add(Finding::skipped((SUBJECT, "nats"), text));
+        return SUBJECT.skips("server, credentials and stream were", findings);
     }
     let asked = async {
         let connection = connect(&nats).await?;
@@ -55,44 +54,8 @@ pub(super) async fn check(
     let facts = tokio::time::timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(late()));
     match facts {
         Ok((facts, stored)) => check_facts((config, &nats), &facts, stored, findings),
-        Err(failure) => findings.add(unusable(&nats, &failure)),
+        Err(failure) => findings.add(SUBJECT.unusable(&nats.url.address(), &failure)),
     }
-}
-
-fn unusable(nats: &NatsConfig, failure: &Failure) -> Finding {
-    let address = nats.url.address();
-    let (code, text, why, fix) = match failure {
-        Failure::Unreachable(_) => (
-            "nats_unreachable",
-            "cannot be used",
-            "nothing can be delivered, and PostgreSQL retains WAL meanwhile",
-            "correct nats.url, and see that the servers can be reached from here",
-        ),
-        Failure::Unauthenticated(_) => (
-            "nats_credentials",
-            "refuses walpost's credentials",
-            "without them it accepts no commands",
-            "correct the login in nats.url, or nats.credentials_file",
-        ),
-        Failure::Unauthorized(_) | Failure::Denied(_) => (
-            "nats_permissions",
-            "does not allow walpost's user what this check needs",
-            "the checks that depend on it were skipped",
-            "allow the user what docs/nats.md lists",
-        ),
-        Failure::Unusable(_)
-        | Failure::Gap(_)
-        | Failure::Fenced
-        | Failure::Unsupported(_)
-        | Failure::Message { .. }
-        | Failure::Stream(_) => (
-            "nats_unusable",
-            "answers, and cannot be used",
-            "nothing can be delivered, and PostgreSQL retains WAL meanwhile",
-            "see the message",
-        ),
-    };
-    Finding::error((SUBJECT, code), format!("{address} {text}: {failure}")).why(why).advice(fix)
 }
 
 fn check_facts(
@@ -102,21 +65,14 @@ fn check_facts(
     findings: &mut Findings,
 ) {
     let text = format!("{} answers: NATS {}, with JetStream", nats.url.address(), facts.version);
-    let mut numbers = facts.version.split('.').map(|part| part.parse().unwrap_or(0));
-    let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if number < VERSION_LEAST {
-        let (major, minor) = VERSION_LEAST;
-        return findings.add(
-            Finding::error((SUBJECT, "nats_version"), text)
-                .why(format!("walpost needs NATS {major}.{minor} or later"))
-                .advice("upgrade the servers"),
-        );
+    if !SUBJECT.is_recent(&facts.version, VERSION_LEAST, &text, findings) {
+        return;
     }
-    findings.add(Finding::ok((SUBJECT, "nats_server"), text));
+    findings.add(Finding::ok((NAME, "nats_server"), text));
     let Some(stream) = &facts.stream else {
         let text = format!("stream {} does not exist", nats.stream);
         return findings.add(
-            Finding::error((SUBJECT, "nats_stream_missing"), text)
+            Finding::error((NAME, "nats_stream_missing"), text)
                 .why("nothing can be delivered, and PostgreSQL retains WAL meanwhile")
                 .command(create(config, nats)),
         );
@@ -125,7 +81,7 @@ fn check_facts(
     if let Some(why) = unfit {
         let text = format!("stream {} cannot be used: {why}", nats.stream);
         findings
-            .add(Finding::error((SUBJECT, "nats_stream_unfit"), text).why("`run` would not start"));
+            .add(Finding::error((NAME, "nats_stream_unfit"), text).why("`run` would not start"));
     }
     check_room(nats, facts, stream, findings);
     check_subjects(config, nats, stream, findings);
@@ -133,7 +89,8 @@ fn check_facts(
     check_limits(nats, &stream.config, findings);
     // What `run` reads then says the same.
     if unfit.is_none() {
-        check_state(nats, facts, stored, findings);
+        let state = (facts.has_state, settings::place(config));
+        SUBJECT.check_state(&nats.stream, state, stored, findings);
     }
 }
 
@@ -175,7 +132,7 @@ fn check_subjects(
         Some(missing) if is_known || *missing == nats.dead_letters => {
             let text = format!("{has}, and events or dead letters go to {missing}");
             findings.add(
-                Finding::warning((SUBJECT, "nats_subjects"), text)
+                Finding::warning((NAME, "nats_subjects"), text)
                     .why(
                         "an event whose subject the stream does not have falls under \
                          poison.missing_topic: by default walpost waits for it",
@@ -186,7 +143,7 @@ fn check_subjects(
                     )),
             );
         }
-        _ => findings.add(Finding::ok((SUBJECT, "nats_subjects"), has)),
+        _ => findings.add(Finding::ok((NAME, "nats_subjects"), has)),
     }
 }
 
@@ -199,7 +156,7 @@ fn check_durability(
     let StreamConfig { storage, num_replicas, duplicate_window, .. } = &stream.config;
     if storage != "file" {
         findings.add(
-            Finding::error((SUBJECT, "nats_storage"), format!("the stream's storage is {storage}"))
+            Finding::error((NAME, "nats_storage"), format!("the stream's storage is {storage}"))
                 .why("a restart of the server loses all messages")
                 .advice("create the stream again, with storage `file`"),
         );
@@ -208,7 +165,7 @@ fn check_durability(
     if window < WINDOW_LEAST {
         findings.add(
             Finding::warning(
-                (SUBJECT, "nats_duplicate_window"),
+                (NAME, "nats_duplicate_window"),
                 format!("the stream's duplicate window is {window:?}"),
             )
             .why(
@@ -221,7 +178,7 @@ fn check_durability(
     if *num_replicas < 2 {
         findings.add(
             Finding::warning(
-                (SUBJECT, "nats_replicas"),
+                (NAME, "nats_replicas"),
                 format!("the stream has {num_replicas} replica(s)"),
             )
             .why(
@@ -237,7 +194,7 @@ fn check_durability(
     } else {
         let text = format!("the stream has {num_replicas} replicas");
         findings.add(
-            Finding::warning((SUBJECT, "nats_replicas"), text)
+            Finding::warning((NAME, "nats_replicas"), text)
                 .why(
                     "walpost is not tested with clusters: with somebody else publishing to the \
                      stream, a server of a cluster has reported a critical write error",
@@ -250,7 +207,7 @@ fn check_durability(
         let name = self::bucket(&nats.stream);
         findings.add(
             Finding::warning(
-                (SUBJECT, "nats_bucket_replicas"),
+                (NAME, "nats_bucket_replicas"),
                 format!("the bucket {name} has {replicas} replica(s), fewer than the stream"),
             )
             .why("nothing is confirmed to PostgreSQL while it cannot be written")
@@ -271,7 +228,7 @@ fn check_limits(nats: &NatsConfig, stream: &StreamConfig, findings: &mut Finding
         let text =
             format!("stream {} discards its oldest messages ({})", nats.stream, names.join(", "));
         findings.add(
-            Finding::warning((SUBJECT, "nats_discard"), text)
+            Finding::warning((NAME, "nats_discard"), text)
                 .why("they are removed whether consumers have read them or not")
                 .command(format!("nats stream edit {} --discard new", nats.stream)),
         );
@@ -281,13 +238,13 @@ fn check_limits(nats: &NatsConfig, stream: &StreamConfig, findings: &mut Finding
             nats.stream,
             names.join(", ")
         );
-        findings.add(Finding::ok((SUBJECT, "nats_discard"), text));
+        findings.add(Finding::ok((NAME, "nats_discard"), text));
     }
     if stream.max_age > 0 {
         let age = Duration::from_nanos(u64::try_from(stream.max_age).unwrap_or_default());
         let text = format!("stream {} removes messages after {age:?} (max_age)", nats.stream);
         findings.add(
-            Finding::warning((SUBJECT, "nats_max_age"), text)
+            Finding::warning((NAME, "nats_max_age"), text)
                 .why("they are removed whether consumers have read them or not")
                 .advice("let max_age be longer than any outage of a consumer"),
         );
@@ -313,36 +270,7 @@ fn check_room(nats: &NatsConfig, facts: &Inspection, stream: &StreamInfo, findin
 }
 
 fn full(text: String) -> Finding {
-    Finding::error((SUBJECT, "nats_full"), text)
+    Finding::error((NAME, "nats_full"), text)
         .why("nothing can be delivered, and PostgreSQL retains WAL meanwhile")
         .advice("raise the limit, or purge messages that all consumers have read")
-}
-
-fn check_state(
-    nats: &NatsConfig,
-    facts: &Inspection,
-    stored: Option<(&SlotAt, stored::Read)>,
-    findings: &mut Findings,
-) {
-    let (stream, bucket) = (&nats.stream, bucket(&nats.stream));
-    if facts.has_state {
-        let names = stored::Names {
-            state: (SUBJECT, "nats_state"),
-            position: (SUBJECT, "nats_position"),
-            stream: (SUBJECT, "nats_stream"),
-            store: Some("NATS"),
-            place: format!("the state key {KEY} in the NATS bucket {bucket}"),
-        };
-        let text = format!("stream {stream} has walpost's state key {KEY} in the bucket {bucket}");
-        stored::check(&names, text, stored, findings);
-        return;
-    }
-    findings.add(
-        Finding::error(
-            (SUBJECT, "nats_state_missing"),
-            format!("stream {stream} is not walpost's yet"),
-        )
-        .why("`run` does not start without its state key: it would not know what it has published")
-        .command("walpost adopt --apply"),
-    );
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::subject::SubjectTemplate;
 use super::url::NatsUrl;
 use crate::destination::parts::Reread;
+use crate::destination::parts::dial::Tls;
 
 /// The servers, and the stream on them.
 #[derive(Debug, Clone)]
@@ -14,10 +15,8 @@ pub(crate) struct NatsConfig {
     pub url: NatsUrl,
     /// A file with a JWT and the seed of its key, or with the seed of an NKey alone.
     pub credentials: Option<PathBuf>,
-    /// The certificates of the authorities that sign the servers'; `None`: there are none.
-    pub roots: Option<PathBuf>,
-    /// The client's certificate and its private key.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// How TLS is set up, if the URL asks for it.
+    pub tls: Tls,
     /// The stream.
     pub stream: String,
     /// The subject of an event.

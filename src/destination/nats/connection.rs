@@ -8,13 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event};
-use rustls::ClientConfig;
 use secrecy::ExposeSecret as _;
 use tokio::sync::Notify;
 
 use super::config::NatsConfig;
-use super::failure::Failure;
-use crate::destination::parts::dial::tls;
+use crate::destination::parts::Failure;
 
 /// Timeout for TCP, TLS and login, for each address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -109,7 +107,7 @@ pub(crate) async fn connect(config: &NatsConfig) -> Result<Connection, Failure> 
         });
     let options = login(config, options)?;
     let options = if config.url.tls {
-        options.require_tls(true).tls_client_config(client_config(config)?)
+        options.require_tls(true).tls_client_config(config.tls.client_config()?)
     } else {
         options
     };
@@ -149,8 +147,3 @@ fn login(config: &NatsConfig, options: ConnectOptions) -> Result<ConnectOptions,
 
 /// Letters of the seed of an NKey, in base 32.
 const SEED_LETTERS: usize = 58;
-
-fn client_config(config: &NatsConfig) -> Result<ClientConfig, Failure> {
-    let identity = config.identity.as_ref().map(|(own, key)| (own.as_path(), key.as_path()));
-    tls(config.roots.as_deref(), "nats.ca_file", identity).map_err(Failure::Unusable)
-}

@@ -1,53 +1,9 @@
-//! Why NATS cannot be used, by what can be done about it.
+//! What NATS answers, by what can be done about it.
 
 use async_nats::{ConnectError, ConnectErrorKind, RequestError, RequestErrorKind};
 use serde::Deserialize;
 
-use crate::destination::parts::link::Failing;
-use crate::ledger::Seq;
-use crate::sink::{Condition, Fault};
-
-/// Why NATS cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    /// The server does not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The server rejects the login.
-    #[error("{0}")]
-    Unauthenticated(String),
-    /// The user lacks a right.
-    #[error("{0}")]
-    Unauthorized(String),
-    /// The server answers, and cannot store messages now.
-    #[error("{0}")]
-    Unusable(String),
-    /// The stream does not end where it should. Reading its last message tells why.
-    #[error("a message before this one was not stored: {0}")]
-    Gap(String),
-    /// Another walpost holds the slot, or the state key is gone.
-    #[error("another walpost has taken over the stream, or its state key was deleted or set back")]
-    Fenced,
-    /// The server cannot be used with walpost as it is configured.
-    #[error("{0}")]
-    Unsupported(String),
-    /// The user may not publish to this subject.
-    #[error("walpost's user may not publish to `{0}`")]
-    Denied(String),
-    /// The server does not store this message: because of the message, or for an unknown reason.
-    #[error("{reason}")]
-    Message {
-        /// The production.
-        seq: Seq,
-        /// Whether it is known to be because of the message.
-        is_known: bool,
-        /// The answer.
-        reason: String,
-    },
-    /// The stream has other contents than walpost's messages: an operator must decide.
-    #[error("{0}")]
-    Stream(String),
-}
+use crate::destination::parts::Failure;
 
 /// Codes of JetStream's errors
 /// (<https://github.com/nats-io/nats-server/blob/main/server/errors.json>).
@@ -131,43 +87,7 @@ impl From<ApiError> for Failure {
     }
 }
 
-impl Failing for Failure {
-    /// `None`: the state key has to be opened again.
-    fn condition(&self) -> Option<Condition> {
-        Some(match self.clone() {
-            Self::Unreachable(reason) => Condition::Unreachable(reason),
-            Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
-            Self::Unauthorized(reason)
-            | Self::Unusable(reason)
-            | Self::Gap(reason)
-            | Self::Unsupported(reason)
-            | Self::Message { reason, .. }
-            | Self::Stream(reason) => Condition::Stalled { reason, fault: Fault::Brokers },
-            Self::Denied(_) => {
-                Condition::Stalled { reason: self.to_string(), fault: Fault::Brokers }
-            }
-            Self::Fenced => return None,
-        })
-    }
-}
-
 impl Failure {
-    /// The label of the publish-error metric.
-    pub(super) fn code(&self) -> &'static str {
-        match self {
-            Self::Unreachable(_) => "unreachable",
-            Self::Unauthenticated(_) => "unauthenticated",
-            Self::Unauthorized(_) => "unauthorized",
-            Self::Unusable(_) => "unusable",
-            Self::Gap(_) => "gap",
-            Self::Fenced => "fenced",
-            Self::Unsupported(_) => "unsupported",
-            Self::Denied(_) => "denied",
-            Self::Message { .. } => "message",
-            Self::Stream(_) => "stream",
-        }
-    }
-
     /// The failure in an error that a server has sent instead of an answer.
     pub(super) fn of_server(text: &str) -> Self {
         if let Some(subject) = denied(text) {

@@ -4,8 +4,8 @@ use async_nats::Client;
 
 use super::api::{Account, StreamInfo, account_info, stream_info};
 use super::config::{NatsConfig, bucket};
-use super::failure::Failure;
 use super::state_key::read;
+use crate::destination::parts::Failure;
 
 /// What is found.
 #[derive(Debug)]

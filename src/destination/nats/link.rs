@@ -11,9 +11,9 @@ use super::api::answered;
 use super::batch::{Batch, Sent};
 use super::config::{NatsConfig, NatsSource};
 use super::connection::{Connection, connect};
-use super::failure::Failure;
 use super::message::{Limits, Message};
 use super::state_key::{Last, foreign, last_event, read, usable_stream};
+use crate::destination::parts::Failure;
 use crate::destination::parts::link::{Ended, Link, Session};
 use crate::destination::parts::message_id::Writer;
 use crate::sink::Condition;
@@ -69,7 +69,6 @@ impl Link for NatsLink {
     type Synced = Synced;
     /// All messages of a batch are in the stream, or would be accepted.
     type Done = Sent;
-    type Failure = Failure;
 
     async fn open(
         source: &NatsSource,
@@ -220,10 +219,10 @@ fn take(
         Ok(stored) if batch.sent.only_asks => return Err(foreign(&open.stream, stored.seq)),
         Ok(stored) => stored,
         Err(error) => {
-            let at = usize::try_from(number - batch.sent.first).unwrap_or(usize::MAX);
-            let seq = batch.sent.tally.seqs.get(at).copied();
-            return Err(match error.of_message().zip(seq) {
-                Some(((reason, is_known), seq)) => Failure::Message { seq, is_known, reason },
+            let number = usize::try_from(number - batch.sent.first).unwrap_or(usize::MAX);
+            let seq = batch.sent.tally.seqs.get(number).copied();
+            return Err(match error.of_message() {
+                Some((reason, is_known)) => Failure::Record { number, seq, is_known, reason },
                 None => error.into(),
             });
         }

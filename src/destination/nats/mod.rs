@@ -42,7 +42,7 @@ mod url;
 use std::sync::Arc;
 
 use super::parts::claims::Claims;
-use super::{AssemblyError, Check, Context, Description, Destination, Opened};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
 use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -53,7 +53,6 @@ pub(crate) use api::{StreamConfig, StreamInfo};
 pub(crate) use config::bucket;
 pub(crate) use config::{NatsConfig, NatsSource};
 pub(crate) use connection::{Connection, connect};
-pub(crate) use failure::Failure;
 pub(crate) use inspect::{Inspection, inspect};
 pub(super) use message::NAMES;
 #[cfg(test)]
@@ -89,17 +88,16 @@ impl Destination for Nats {
         Ok(Opened::without_position(sink).keeping(store, settings::state_settings(config)))
     }
 
+    fn server(&self, config: &Config) -> Option<Server> {
+        let url = nats_config(config, &Environment::of_process()).ok()?.url;
+        // A key of a credentials file signs, and is not sent.
+        let is_exposed = !url.requires_tls() && url.has_login();
+        Some(Server { address: url.address(), hosts: url.hosts(), is_exposed })
+    }
+
     fn description(&self, config: &Config) -> Description {
         let stream = Some(settings::stream_of(config).to_owned());
         Description { stream, ..Description::default() }
-    }
-
-    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
-        match nats_config(config, &Environment::of_process()) {
-            // A key of a credentials file signs, and is not sent.
-            Ok(found) if !found.url.requires_tls() && found.url.has_login() => found.url.hosts(),
-            _ => Vec::new(),
-        }
     }
 
     fn place_of_position(&self, config: &Config) -> Option<String> {

@@ -77,7 +77,7 @@ pub(crate) fn nats_config(
         return Err(config.invalid(Setting::POISON_DEAD_LETTER_TOPIC, &reason));
     }
     check_too_large(config)?;
-    let (roots, identity) = tls_files(
+    let tls = tls_files(
         config,
         environment,
         [CA_FILE, CERT_FILE, KEY_FILE],
@@ -91,8 +91,7 @@ pub(crate) fn nats_config(
     Ok(NatsConfig {
         url,
         credentials,
-        roots,
-        identity,
+        tls,
         stream: values.parsed(STREAM, stream)?,
         subject,
         dead_letters: dead_letters.clone(),
@@ -138,9 +137,9 @@ mod tests {
         assert_eq!(nats.subject, "eu.{topic}.{key}".parse().expect("a template"));
         assert_eq!(nats.sync_interval, Duration::from_secs(5));
         assert_eq!(
-            [nats.credentials, nats.roots],
+            [nats.credentials, nats.tls.roots],
             ["user.creds", "ca.pem"].map(|it| Some(it.into()))
         );
-        assert_eq!(nats.identity, Some(("own.pem".into(), "own.key".into())));
+        assert_eq!(nats.tls.identity, Some(("own.pem".into(), "own.key".into())));
     }
 }

@@ -12,9 +12,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::timeout;
 
 use crate::destination::nats::{
-    Connection, Entry, Failure, KEY, Last, NatsConfig, NatsSource, StreamInfo, adopt, bucket,
-    connect, last_event, open, read, usable_stream, write_state,
+    Connection, Entry, KEY, Last, NatsConfig, NatsSource, StreamInfo, adopt, bucket, connect,
+    last_event, open, read, usable_stream, write_state,
 };
+use crate::destination::parts::Failure;
 use crate::destination::parts::claims::{Claims, nonce};
 use crate::state::handle::{MayLose, Order, StoreHandle};
 use crate::state::{State, StateEvent, StateFailure, StateKey, StoredPosition};
@@ -206,21 +207,4 @@ pub(crate) async fn read_nats_state(
 
 fn not_open() -> StateFailure {
     StateFailure::Unavailable("it is not open".to_owned())
-}
-
-impl From<Failure> for StateFailure {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Unreachable(reason)
-            | Failure::Unusable(reason)
-            | Failure::Message { reason, .. }
-            | Failure::Gap(reason) => Self::Unavailable(reason),
-            Failure::Unauthenticated(reason) => Self::Unauthenticated(reason),
-            Failure::Unauthorized(reason) => Self::Unauthorized(reason),
-            Failure::Denied(_) => Self::Unauthorized(failure.to_string()),
-            Failure::Fenced => Self::Fenced,
-            Failure::Unsupported(reason) => Self::Unreadable(reason),
-            Failure::Stream(reason) => Self::Diverged(reason),
-        }
-    }
 }

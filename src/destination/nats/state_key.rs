@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 
 use super::api::{StreamInfo, compare_and_publish, create_bucket, last_of, stored, stream_info};
 use super::config::{NatsConfig, bucket};
-use super::failure::Failure;
+use crate::destination::parts::Failure;
 use crate::destination::parts::message_id::Writer;
 use crate::position::EventPosition;
 

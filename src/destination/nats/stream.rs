@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::batch::{Batch, Sent};
 use super::config::{NatsConfig, NatsSource};
-use super::failure::Failure;
 use super::link::{NatsLink, Synced};
 use super::message::{Target, not_allowed, too_large};
 use super::state_key::Last;
+use crate::destination::parts::Failure;
 use crate::destination::parts::claims::Claims;
 use crate::destination::parts::link::{Event, Linked, Producer};
 use crate::ledger::Seq;
@@ -19,7 +19,7 @@ use crate::record::Record;
 use crate::sink::{Condition, Outcome, Peer, Report, SinkError};
 
 /// NATS.
-const NATS: Peer = Peer {
+pub(super) const NATS: Peer = Peer {
     name: "NATS",
     label: "nats",
     unreachable: "see whether the NATS servers run and can be reached from here",
@@ -125,32 +125,25 @@ impl NatsSink {
         let version = self.chain.take().map(|chain| chain.version);
         let version = self.producer.asked().or(version);
         let asking = self.asking.take();
+        self.producer.reports.extend(failure.report());
+        if let Failure::Denied(subject) = failure {
+            self.denied.truncate(DENIED_MAX - 1);
+            self.denied.insert(0, (subject.clone(), Instant::now()));
+            if let Some(seq) = asking {
+                let outcome = Outcome::Suspect(not_allowed(subject));
+                self.producer.reports.push(Report::new(seq, outcome));
+            }
+        }
         match failure {
-            Failure::Denied(subject) => {
-                self.denied.truncate(DENIED_MAX - 1);
-                self.denied.insert(0, (subject.clone(), Instant::now()));
-                if let Some(seq) = asking {
-                    let outcome = Outcome::Suspect(not_allowed(subject));
-                    self.producer.reports.push(Report::new(seq, outcome));
+            Failure::Fenced => {
+                if let Some(version) = version {
+                    self.claims.clear(version);
                 }
             }
-            Failure::Message { seq, is_known, reason } => {
-                let refusal = |ground| Refusal { ground, may_pass: false, reason: reason.clone() };
-                let outcome = if *is_known {
-                    Outcome::Refused(refusal(Ground::Size))
-                } else {
-                    Outcome::Suspect(refusal(Ground::Other))
-                };
-                self.producer.reports.push(Report::new(*seq, outcome));
-            }
+            // A new session says what an operator has to do.
+            Failure::Stream(_) => {}
+            _ if is_idle => return self.producer.ask_under(&self.claims),
             _ => {}
-        }
-        if *failure == Failure::Fenced {
-            if let Some(version) = version {
-                self.claims.clear(version);
-            }
-        } else if is_idle {
-            return self.producer.ask_under(&self.claims);
         }
         self.producer.metrics.publish_error(&self.target.stream, failure.code());
         self.break_off(failure.to_string());
@@ -408,8 +401,9 @@ mod tests {
         for is_known in [true, false] {
             let mut sink = opened();
             assert_eq!(produce(&mut sink, 1), Ok(()));
-            let (seq, reason) = (Seq::new(1), "because".to_owned());
-            sink.producer.happened(Event::Failed(Failure::Message { seq, is_known, reason }));
+            let (seq, reason) = (Some(Seq::new(1)), "because".to_owned());
+            let failure = Failure::Record { number: 0, seq, is_known, reason };
+            sink.producer.happened(Event::Failed(failure));
             let mut reports = Vec::new();
             sink.take_reports(&mut reports);
             let outcomes: Vec<_> = reports.into_iter().map(|report| report.outcome).collect();

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
+use super::Failure;
 use crate::ledger::Seq;
 use crate::metrics::{Metrics, Published};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{Condition, Fault, Outcome, Report};
+use crate::sink::{Condition, Outcome, Report};
 
 /// The code of the publish-error metric for records that are refused.
 pub(crate) const REFUSED: &str = "refused";
@@ -22,40 +23,6 @@ pub(crate) const REFUSED: &str = "refused";
 /// How many requests with a record have to be rejected before it is a suspect, where several machines can
 /// stand behind one address: one of them may reject everything.
 pub(crate) const REJECTIONS: u32 = 8;
-
-/// Why a destination cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    /// The destination does not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The destination rejects the credentials.
-    #[error("{0}")]
-    Unauthenticated(String),
-    /// The destination answers that it accepts no events now.
-    #[error("{0}")]
-    Unusable(String),
-}
-
-impl Failure {
-    /// The condition to report.
-    fn condition(&self) -> Condition {
-        match self.clone() {
-            Self::Unreachable(reason) => Condition::Unreachable(reason),
-            Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
-            Self::Unusable(reason) => Condition::Stalled { reason, fault: Fault::OutOfReach },
-        }
-    }
-
-    /// The label of the publish-error metric.
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Unreachable(_) => "unreachable",
-            Self::Unauthenticated(_) => "unauthenticated",
-            Self::Unusable(_) => "unusable",
-        }
-    }
-}
 
 /// An error and its causes.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
@@ -242,7 +209,7 @@ impl<L: Ord> Attempts<L> {
             inner.connected = Some(false);
         }
         if inner.reported.as_ref().map(Failure::code) != Some(code) {
-            inner.conditions.push(failure.condition());
+            inner.conditions.extend(failure.condition());
             inner.reported = Some(failure.clone());
             inner.is_down = true;
         }
@@ -385,17 +352,20 @@ mod tests {
         attempts.works(&0);
         assert!(taken.conditions().is_empty(), "lane 1 fails");
         attempts.fails(1, busy.clone(), None);
-        assert_eq!(taken.conditions(), [busy.condition()]);
+        assert_eq!(taken.conditions(), [busy.condition().expect("one")]);
         assert_eq!(taken.is_connected(), Some(true), "it answers");
         attempts.works(&1);
         assert_eq!(taken.conditions(), [Condition::Flowing]);
         attempts.fails(1, busy.clone(), None);
         attempts.gives_up(&1);
-        assert_eq!(taken.conditions(), [busy.condition()], "nothing has worked");
+        assert_eq!(taken.conditions(), [busy.condition().expect("one")], "nothing has worked");
         attempts.fails(2, busy.clone(), None);
         taken.replace();
         attempts.fails(3, busy.clone(), None);
-        assert_eq!(taken.conditions(), [busy.condition(), busy.condition()]);
+        assert_eq!(
+            taken.conditions(),
+            [busy.condition().expect("one"), busy.condition().expect("one")]
+        );
         attempts.works(&3);
         assert_eq!(taken.conditions(), [Condition::Flowing]);
         attempts.works(&3);

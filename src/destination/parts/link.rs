@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
+use super::Failure;
 use super::claims::Claims;
 use super::delays::delays;
 use super::worker;
@@ -46,25 +47,16 @@ pub(crate) trait Link: Sized + 'static {
     type Synced: Send + fmt::Debug;
     /// What became of a batch, or of a part of one.
     type Done: Send + fmt::Debug;
-    /// Why the connection cannot be used.
-    type Failure: Failing + Send;
 
     /// Connects, and reads what is there.
     fn open(
         source: &Self::Source,
         claim: &Self::Claim,
         report: &(dyn Fn(Condition) + Sync),
-    ) -> impl Future<Output = Result<(Self, Self::Synced), Self::Failure>>;
+    ) -> impl Future<Output = Result<(Self, Self::Synced), Failure>>;
 
     /// Sends batches until something ends that.
     fn stream(&mut self, session: &mut Session<'_, Self>) -> impl Future<Output = Ended<Self>>;
-}
-
-/// Why a connection cannot be used.
-pub(crate) trait Failing: Clone + PartialEq + fmt::Debug {
-    /// The condition to report while connecting is tried again; `None`: it is not, since the sink
-    /// has to see to something first.
-    fn condition(&self) -> Option<Condition>;
 }
 
 /// An order of the sink.
@@ -86,7 +78,7 @@ pub(crate) enum Event<L: Link> {
     /// Something became of records, at that time.
     Done(L::Done, Instant),
     /// The connection cannot be used any more.
-    Failed(L::Failure),
+    Failed(Failure),
 }
 
 /// What ends a connection, or the attempt to open one.
@@ -96,7 +88,7 @@ pub(crate) enum Ended<L: Link> {
     /// The sink is gone.
     Gone,
     /// The connection cannot be used any more.
-    Failed(L::Failure),
+    Failed(Failure),
 }
 
 /// Events, and who waits for them.
@@ -222,7 +214,7 @@ impl<L: Link> Worker<L> {
     /// Connects, however long it takes.
     async fn connect(&mut self, epoch: u64, claim: &L::Claim) -> Result<L, Ended<L>> {
         let mut delays = delays(RETRY_DELAYS);
-        let mut reported: Option<L::Failure> = None;
+        let mut reported: Option<Failure> = None;
         let report = |condition| self.shared.report(condition);
         loop {
             let failure = tokio::select! {
@@ -239,8 +231,8 @@ impl<L: Link> Worker<L> {
                     Err(failure) => failure,
                 },
             };
-            let Some(condition) = failure.condition() else { return Err(Ended::Failed(failure)) };
             self.shared.set_connected(false);
+            let Some(condition) = failure.condition() else { return Err(Ended::Failed(failure)) };
             // Whether credentials are still refused matters too.
             let is_refused = matches!(condition, Condition::Unauthenticated(_));
             if is_refused || reported.as_ref() != Some(&failure) {

@@ -2,13 +2,15 @@
 
 #![cfg_attr(
     not(feature = "destinations"),
-    allow(dead_code, reason = "a build may have few destinations")
+    allow(dead_code, unused_imports, unused_macros, reason = "a build may have few destinations")
 )]
 
 pub(crate) mod attempts;
+pub(crate) mod check;
 pub(crate) mod claims;
 pub(crate) mod delays;
 pub(crate) mod dial;
+mod failure;
 pub(crate) mod keyed;
 pub(crate) mod link;
 pub(crate) mod message_id;
@@ -20,4 +22,5 @@ pub(crate) mod template;
 pub(crate) mod url;
 pub(crate) mod worker;
 
+pub(crate) use failure::Failure;
 pub(crate) use reread::Reread;

@@ -9,9 +9,7 @@ use rustls::pki_types::pem::PemObject as _;
 /// The certificates in a PEM file that can be trusted: at least one. A system bundle may contain
 /// certificates that cannot be parsed: they are not used.
 pub(crate) fn roots(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let failed = |error: &dyn ToString| {
-        format!("TLS cannot be set up: {}: {}", path.display(), error.to_string())
-    };
+    let failed = |error: &dyn ToString| format!("{}: {}", path.display(), error.to_string());
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .map_err(|error| failed(&error))?;

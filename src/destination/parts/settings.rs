@@ -1,10 +1,10 @@
 //! Settings that several destinations have.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::destination::parts::Reread;
+use crate::destination::parts::dial::Tls;
 use crate::record::Policy;
 use crate::relay::{CommitLimits, StateSettings};
 use crate::source;
@@ -40,9 +40,6 @@ pub(crate) fn check_too_large(config: &Config) -> Result<(), ConfigError> {
     Err(config.invalid(Setting::POISON_TOO_LARGE, &reason))
 }
 
-/// The authorities to trust, and the client's certificate with its private key.
-pub(crate) type TlsFiles = (Option<PathBuf>, Option<(PathBuf, PathBuf)>);
-
 /// The files of TLS to a destination, by the settings of authorities, certificate and private key. They
 /// are errors if the URL asks for no TLS, which `how` says how to do.
 pub(crate) fn tls_files(
@@ -50,7 +47,7 @@ pub(crate) fn tls_files(
     environment: &Environment,
     settings: [Setting; 3],
     (is_tls, how): (bool, &str),
-) -> Result<TlsFiles, ConfigError> {
+) -> Result<Tls, ConfigError> {
     let path = |setting| config.path(setting, environment);
     if let Some(setting) = settings.into_iter().find(|one| path(*one).is_some() && !is_tls) {
         let reason = format!("has no effect without TLS: {how}");
@@ -69,7 +66,8 @@ pub(crate) fn tls_files(
             return Err(config.invalid(key_setting, &reason));
         }
     };
-    Ok((path(roots).or_else(source::system_bundle), identity))
+    let (named, roots) = (roots.key(), path(roots).or_else(source::system_bundle));
+    Ok(Tls { roots, named, identity })
 }
 
 /// How the position is kept under the key `topic`, in a place that messages call `place`. A transaction

@@ -2,6 +2,7 @@
 //! password may stand anywhere in a URL that is mistyped.
 
 use std::fmt::Display;
+use std::net::IpAddr;
 
 /// Host and port of `host[:port]`, where an IPv6 address stands in brackets; `None`: it is not of this
 /// form.
@@ -25,6 +26,12 @@ pub(crate) fn host_and_port(address: &str, default: u16) -> Option<(String, u16)
 /// Host and port, for messages.
 pub(crate) fn address(host: &str, port: impl Display) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Whether a host is the machine itself.
+pub(crate) fn is_this_machine(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// Resolves percent-encoding; `None`: a `%` is not followed by two digits, or it is not UTF-8.

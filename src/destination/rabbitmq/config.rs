@@ -1,20 +1,17 @@
 //! The configuration of the sink, and where it is read again.
 
-use std::path::PathBuf;
-
 use super::routing_key::RoutingKeyTemplate;
 use super::url::RabbitUrl;
 use crate::destination::parts::Reread;
+use crate::destination::parts::dial::Tls;
 
 /// The broker, and where messages go on it.
 #[derive(Debug, Clone)]
 pub(crate) struct RabbitConfig {
     /// The broker.
     pub url: RabbitUrl,
-    /// The certificates of the authorities that sign the broker's; `None`: there are none.
-    pub roots: Option<PathBuf>,
-    /// The client's certificate and its private key.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// How TLS is set up, if the URL asks for it.
+    pub tls: Tls,
     /// The exchange; empty: the default exchange.
     pub exchange: String,
     /// The routing key of an event.

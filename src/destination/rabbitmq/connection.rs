@@ -1,23 +1,20 @@
 //! A connection to RabbitMQ: TCP or TLS, login, virtual host, a channel with confirmations
 //! (<https://www.rabbitmq.com/amqp-0-9-1-reference>).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::{AMQPClass, channel, confirm, connection, exchange, queue};
 use amq_protocol::types::{AMQPValue, FieldTable, LongString, ShortString};
-use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret as _;
 use socket2::SockRef;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use super::config::RabbitConfig;
-use super::failure::Failure;
 use super::message::CHANNEL;
-use super::wire::{Stream, Wire};
-use crate::destination::parts::dial::{dial, tls};
+use super::wire::Wire;
+use crate::destination::parts::Failure;
+use crate::destination::parts::dial::{Stream, dial, secured};
 
 /// Timeout for TLS, login and everything before the first message.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -137,27 +134,15 @@ async fn within<T>(
 }
 
 async fn dialled(config: &RabbitConfig) -> Result<Box<dyn Stream>, Failure> {
-    let address = config.url.address();
-    let unreachable =
-        |reason: &dyn std::fmt::Display| Failure::Unreachable(format!("{address}: {reason}"));
-    let stream =
-        dial(&config.url.host, config.url.port).await.map_err(|error| unreachable(&error))?;
+    let RabbitConfig { url, tls, .. } = config;
+    let server = (&*url.host, url.port);
+    let stream = dial(server).await?;
     // A broker that is low on memory reads nothing for as long as that takes. Whether it lives is
     // seen by its heartbeats.
-    SockRef::from(&stream).set_tcp_user_timeout(None).map_err(|error| unreachable(&error))?;
-    if !config.url.tls {
-        return Ok(Box::new(stream));
-    }
-    let name =
-        ServerName::try_from(config.url.host.clone()).map_err(|error| unreachable(&error))?;
-    let identity = config.identity.as_ref();
-    let identity = identity.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
-    let settings = tls(config.roots.as_deref(), "rabbitmq.ca_file", identity);
-    let connector = TlsConnector::from(Arc::new(settings.map_err(Failure::Unusable)?));
-    let stream = connector.connect(name, stream).await;
-    let stream =
-        stream.map_err(|error| Failure::Unreachable(format!("TLS to {address}: {error}")))?;
-    Ok(Box::new(stream))
+    SockRef::from(&stream)
+        .set_tcp_user_timeout(None)
+        .map_err(|error| Failure::Unreachable(format!("{}: {error}", url.address())))?;
+    secured(stream, server, url.tls.then_some(tls)).await
 }
 
 /// Connects, logs in and opens the virtual host. Returns the broker's name and version too, and the
@@ -206,7 +191,7 @@ fn credentials(
     start: &connection::Start,
 ) -> Result<(&'static str, LongString), Failure> {
     let offered = start.mechanisms.to_string();
-    let (mechanism, response) = match (&config.url.user, &config.identity) {
+    let (mechanism, response) = match (&config.url.user, &config.tls.identity) {
         (None, Some(_)) => ("EXTERNAL", String::new()),
         (Some((user, password)), _) => ("PLAIN", format!("\0{user}\0{}", password.expose_secret())),
         // RabbitMQ's own default, which it accepts from its own machine only.

@@ -1,35 +1,6 @@
-//! Why RabbitMQ cannot be used, by what can be done about it.
+//! What RabbitMQ replies, by what can be done about it.
 
-use crate::destination::parts::link::Failing;
-use crate::sink::{Condition, Fault};
-
-/// Why RabbitMQ cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    /// The broker does not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The broker rejects the login.
-    #[error("{0}")]
-    Unauthenticated(String),
-    /// The user lacks a right.
-    #[error("{0}")]
-    Unauthorized(String),
-    /// The exchange does not exist.
-    #[error("{0}")]
-    Missing(String),
-    /// The broker answers, and cannot take messages now.
-    #[error("{0}")]
-    Unusable(String),
-    /// The broker does not accept a payload of more bytes than `max`.
-    #[error("{text}")]
-    TooLarge {
-        /// What it accepts.
-        max: u64,
-        /// The broker's answer.
-        text: String,
-    },
-}
+use crate::destination::parts::Failure;
 
 /// Reply codes of AMQP (<https://www.rabbitmq.com/amqp-0-9-1-reference#constants>).
 const CONNECTION_FORCED: u16 = 320;
@@ -38,34 +9,7 @@ const NOT_FOUND: u16 = 404;
 const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
 
-impl Failing for Failure {
-    fn condition(&self) -> Option<Condition> {
-        Some(match self.clone() {
-            Self::Unreachable(reason) => Condition::Unreachable(reason),
-            Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
-            Self::Unauthorized(reason)
-            | Self::Missing(reason)
-            | Self::Unusable(reason)
-            | Self::TooLarge { text: reason, .. } => {
-                Condition::Stalled { reason, fault: Fault::OutOfReach }
-            }
-        })
-    }
-}
-
 impl Failure {
-    /// The label of the publish-error metric.
-    pub(super) fn code(&self) -> &'static str {
-        match self {
-            Self::Unreachable(_) => "unreachable",
-            Self::Unauthenticated(_) => "unauthenticated",
-            Self::Unauthorized(_) => "unauthorized",
-            Self::Missing(_) => "missing",
-            Self::Unusable(_) => "unusable",
-            Self::TooLarge { .. } => "too_large",
-        }
-    }
-
     /// The broker has closed the channel, or the connection, with this reply.
     pub(super) fn of_close(code: u16, text: &str) -> Self {
         let text = crate::excerpt::excerpt(text);
@@ -79,14 +23,18 @@ impl Failure {
             NOT_ALLOWED if text.contains("limit (") => {
                 Self::Unusable(format!("{text} (raise the limit, or close other connections)"))
             }
-            ACCESS_REFUSED | NOT_ALLOWED => Self::Unauthorized(format!(
+            ACCESS_REFUSED => Self::Unauthorized(format!(
                 "{text} (docs/rabbitmq.md lists what walpost's user needs to be allowed)"
+            )),
+            NOT_ALLOWED => Self::Unauthorized(format!(
+                "{text} (correct the virtual host in rabbitmq.url, or allow walpost's user what \
+                 docs/rabbitmq.md lists)"
             )),
             NOT_FOUND => Self::Missing(format!(
                 "{text} (declare it, or correct rabbitmq.exchange and the vhost in rabbitmq.url)"
             )),
             PRECONDITION_FAILED => match max_size(&text) {
-                Some(max) => Self::TooLarge { max, text },
+                Some(max) => Self::TooLarge { max, reason: text },
                 None => Self::Unusable(text),
             },
             CONNECTION_FORCED => Self::Unreachable(text),

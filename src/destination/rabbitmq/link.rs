@@ -9,9 +9,9 @@ use tokio::time::sleep_until;
 
 use super::config::RabbitSource;
 use super::connection::{Channel, closed, open};
-use super::failure::Failure;
 use super::flow::{Confirmed, Flow};
 use super::message::{CHANNEL, Message};
+use crate::destination::parts::Failure;
 use crate::destination::parts::link::{Ended, Link, Session, Tally};
 use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
@@ -82,7 +82,6 @@ impl Link for RabbitLink {
     type Batch = Batch;
     type Synced = Synced;
     type Done = Done;
-    type Failure = Failure;
 
     async fn open(
         source: &RabbitSource,

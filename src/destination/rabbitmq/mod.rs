@@ -36,7 +36,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use super::{AssemblyError, Check, Context, Description, Destination, Opened};
+use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -44,7 +44,6 @@ use crate::sink::BoxFuture;
 
 pub(crate) use config::{RabbitConfig, RabbitSource};
 pub(crate) use connection::{Inspection, inspect};
-pub(crate) use failure::Failure;
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;
@@ -73,17 +72,10 @@ impl Destination for RabbitMq {
         Ok(Opened::without_position(sink))
     }
 
-    fn description(&self, config: &Config) -> Description {
-        let found = rabbit_config(config, &Environment::of_process());
-        let endpoint = found.ok().map(|found| found.url.address());
-        Description { endpoint, ..Description::default() }
-    }
-
-    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
-        match rabbit_config(config, &Environment::of_process()) {
-            Ok(found) if !found.url.tls && found.url.user.is_some() => vec![found.url.host],
-            _ => Vec::new(),
-        }
+    fn server(&self, config: &Config) -> Option<Server> {
+        let url = rabbit_config(config, &Environment::of_process()).ok()?.url;
+        let is_exposed = !url.tls && url.user.is_some();
+        Some(Server { address: url.address(), hosts: vec![url.host], is_exposed })
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

@@ -52,7 +52,7 @@ pub(crate) fn rabbit_config(
         return Err(invalid(ROUTING_KEY, reason));
     }
     check_too_large(config)?;
-    let (roots, identity) = tls_files(
+    let tls = tls_files(
         config,
         environment,
         [CA_FILE, CERT_FILE, KEY_FILE],
@@ -60,8 +60,7 @@ pub(crate) fn rabbit_config(
     )?;
     Ok(RabbitConfig {
         url,
-        roots,
-        identity,
+        tls,
         exchange,
         routing_key,
         dead_letters: config.poison.dead_letter_topic.clone(),
@@ -103,8 +102,8 @@ mod tests {
         let rabbit = rabbit.expect("it can be used");
         assert_eq!((rabbit.url.host.as_str(), rabbit.url.vhost.as_str()), ("h", "eu"));
         assert_eq!(rabbit.routing_key, "{topic}.{key}".parse().expect("a template"));
-        assert_eq!((rabbit.exchange.as_str(), rabbit.roots), ("orders", Some("ca.pem".into())));
-        assert_eq!(rabbit.identity, Some(("own.pem".into(), "own.key".into())));
+        assert_eq!((rabbit.exchange.as_str(), rabbit.tls.roots), ("orders", Some("ca.pem".into())));
+        assert_eq!(rabbit.tls.identity, Some(("own.pem".into(), "own.key".into())));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::config::{RabbitConfig, RabbitSource};
-use super::failure::Failure;
 use super::link::{Done, RabbitLink, Synced};
 use super::message::{Target, too_large};
+use crate::destination::parts::Failure;
 use crate::destination::parts::link::{Event, Linked, Producer};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
@@ -15,7 +15,7 @@ use crate::record::Record;
 use crate::sink::{Outcome, Peer, Report, SinkError};
 
 /// RabbitMQ.
-const RABBITMQ: Peer = Peer {
+pub(super) const RABBITMQ: Peer = Peer {
     name: "RabbitMQ",
     label: "rabbitmq",
     unreachable: "see whether RabbitMQ runs and can be reached from here",
@@ -242,7 +242,7 @@ mod tests {
         sink.take_conditions();
         connect(&mut sink);
         assert_eq!(produce(&mut sink, 1, b"12345678"), Ok(()));
-        let failure = Failure::TooLarge { max: 7, text: "message size 8".to_owned() };
+        let failure = Failure::TooLarge { max: 7, reason: "message size 8".to_owned() };
         sink.producer.happened(Event::Failed(failure));
         sink.take_conditions();
         let replaced = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

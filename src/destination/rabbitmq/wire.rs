@@ -4,21 +4,17 @@ use std::time::Instant;
 
 use amq_protocol::frame::{AMQPFrame, gen_frame, parse_frame};
 use amq_protocol::protocol::AMQPClass;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::io::{ReadHalf, WriteHalf};
 
-use super::failure::Failure;
+use crate::destination::parts::Failure;
+use crate::destination::parts::dial::Stream;
 
 /// What a frame of the broker's may have at most, in bytes: more than is agreed on.
 const FRAME_MAX: usize = 1 << 20;
 
 /// How much room for bytes to be written is kept, in bytes: a large payload is not kept for long.
 const ROOM: usize = 512 << 10;
-
-/// What a connection to the broker is made of.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 pub(super) struct Wire {
     address: String,

@@ -1,19 +1,16 @@
 //! The configuration of the sink, and where it is read again.
 
-use std::path::PathBuf;
-
 use super::url::RedisUrl;
 use crate::destination::parts::Reread;
+use crate::destination::parts::dial::Tls;
 
 /// The server, and the streams on it.
 #[derive(Debug, Clone)]
 pub(crate) struct RedisConfig {
     /// The server.
     pub url: RedisUrl,
-    /// The certificates of the authorities that sign the server's; `None`: there are none.
-    pub roots: Option<PathBuf>,
-    /// The client's certificate and its private key.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// How TLS is set up, if the URL asks for it.
+    pub tls: Tls,
     /// The stream.
     pub stream: String,
     /// The stream of dead letters.

@@ -1,19 +1,17 @@
-//! A connection to Redis: TCP or TLS, login, database.
+//! A connection to Redis: login and database.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
-use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret as _;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use super::config::RedisConfig;
-use super::failure::{CLUSTER, Failure};
-use crate::destination::parts::dial::{dial, tls};
+use super::failure::CLUSTER;
+use crate::destination::parts::Failure;
+use crate::destination::parts::dial::{Stream, dial, secured};
 
 /// Timeout for TLS and login.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,39 +59,25 @@ pub(crate) async fn connect(config: &RedisConfig) -> Result<Connection, Failure>
 }
 
 async fn log_in(config: &RedisConfig) -> Result<Connection, Failure> {
-    let address = config.url.address();
-    let stream = dial(&config.url.host, config.url.port).await;
-    let stream = stream.map_err(|reason| Failure::Unreachable(format!("{address}: {reason}")))?;
+    let url = &config.url;
     let silent = || {
-        let scheme = if config.url.tls { "rediss" } else { "redis" };
+        let scheme = if url.tls { "rediss" } else { "redis" };
         Failure::Unreachable(format!(
-            "{address} accepts connections and does not answer within {LOGIN_TIMEOUT:?} \
-             ({scheme}:// may be the wrong scheme for this port)"
+            "{} accepts connections and does not answer within {LOGIN_TIMEOUT:?} ({scheme}:// may be \
+             the wrong scheme for this port)",
+            url.address()
         ))
     };
+    let server = (&*url.host, url.port);
+    let stream = dial(server).await?;
     let opened = async {
-        if !config.url.tls {
-            return open(config, stream).await;
-        }
-        let name = ServerName::try_from(config.url.host.clone())
-            .map_err(|error| Failure::Unreachable(format!("{address}: {error}")))?;
-        let identity = config.identity.as_ref().map(|(own, key)| (own.as_path(), key.as_path()));
-        let settings = tls(config.roots.as_deref(), "redis.ca_file", identity);
-        let settings = settings.map_err(Failure::Unusable)?;
-        let connector = TlsConnector::from(Arc::new(settings));
-        let stream = connector
-            .connect(name, stream)
-            .await
-            .map_err(|error| Failure::Unreachable(format!("TLS to {address}: {error}")))?;
+        let stream = secured(stream, server, url.tls.then_some(&config.tls)).await?;
         open(config, stream).await
     };
     timeout(LOGIN_TIMEOUT, opened).await.unwrap_or_else(|_| Err(silent()))
 }
 
-async fn open<S>(config: &RedisConfig, stream: S) -> Result<Connection, Failure>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
+async fn open(config: &RedisConfig, stream: Box<dyn Stream>) -> Result<Connection, Failure> {
     let url = &config.url;
     let mut info = RedisConnectionInfo::default().set_db(url.database).set_skip_set_lib_name();
     if let Some(user) = &url.user {

@@ -1,87 +1,20 @@
-//! Why Redis cannot be used, by what can be done about it.
+//! What Redis replies, by what can be done about it.
 
 use redis::{ErrorKind, RedisError};
 
-use crate::destination::parts::link::Failing;
-use crate::ledger::Seq;
-use crate::sink::{Condition, Fault};
+use crate::destination::parts::Failure;
 
 /// What to do about a node of a Redis Cluster.
 pub(super) const CLUSTER: &str =
     "Redis Cluster is not supported: name a server that is not part of one in redis.url";
-
-/// Why Redis cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    /// The server does not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The server rejects the login.
-    #[error("{0}")]
-    Unauthenticated(String),
-    /// The user lacks a right.
-    #[error("{0}")]
-    Unauthorized(String),
-    /// The server answers, and cannot add entries now.
-    #[error("{0}")]
-    Unusable(String),
-    /// The server does not accept a value of that many bytes.
-    #[error("{reply}")]
-    TooLarge {
-        /// The size of the largest value of the batch.
-        bytes: u64,
-        /// The server's answer.
-        reply: String,
-    },
-    /// The server does not add this entry: because of the entry, or for an unknown reason.
-    #[error("{reason}")]
-    Entry {
-        /// The entry's number in the batch.
-        number: usize,
-        /// The production, once that is known.
-        seq: Option<Seq>,
-        /// Whether it is known to be because of the entry.
-        is_known: bool,
-        /// The answer.
-        reason: String,
-    },
-    /// The server cannot be used with walpost at all.
-    #[error("{0}")]
-    Unsupported(String),
-    /// This process has opened the state key again since.
-    #[error("this walpost has opened the state key again")]
-    Superseded,
-    /// Another walpost holds the slot, or the state key is gone.
-    #[error("another walpost has taken over the stream, or its state key was deleted")]
-    Fenced,
-    /// The stream has other contents than walpost's entries: an operator must decide.
-    #[error("{0}")]
-    Stream(String),
-}
-
-impl Failing for Failure {
-    /// `None`: only a new session finds out what is to be done.
-    fn condition(&self) -> Option<Condition> {
-        Some(match self.clone() {
-            Self::Unreachable(reason) => Condition::Unreachable(reason),
-            Self::Unauthenticated(reason) => Condition::Unauthenticated(reason),
-            Self::Unauthorized(reason)
-            | Self::Unusable(reason)
-            | Self::Entry { reason, .. }
-            | Self::TooLarge { reply: reason, .. }
-            | Self::Unsupported(reason) => Condition::Stalled { reason, fault: Fault::Brokers },
-            Self::Fenced | Self::Superseded | Self::Stream(_) => return None,
-        })
-    }
-}
 
 impl Failure {
     /// The same as the answer to a batch whose largest value has that many bytes.
     pub(super) fn of_values(self, bytes: u64) -> Self {
         match self {
             // A value is larger than `proto-max-bulk-len`.
-            Self::Unusable(reply) if reply.contains("invalid bulk length") => {
-                Self::TooLarge { bytes, reply }
+            Self::Unusable(reason) if reason.contains("invalid bulk length") => {
+                Self::TooLarge { max: bytes.saturating_sub(1), reason }
             }
             other => other,
         }
@@ -100,7 +33,7 @@ impl Failure {
             return Self::of_reply(text);
         }
         let is_known = text.contains("too large to be stored");
-        Self::Entry { number, seq: None, is_known, reason: text.to_owned() }
+        Self::Record { number, seq: None, is_known, reason: text.to_owned() }
     }
 
     fn of_code(code: &str, detail: &str) -> Self {
@@ -165,11 +98,11 @@ mod tests {
             matches!(cluster, Failure::Unsupported(reason) if reason.contains("not supported"))
         );
         let entry = Failure::of_entry("ERR Elements are too large to be stored", 3);
-        assert!(matches!(entry, Failure::Entry { number: 3, is_known: true, .. }), "{entry:?}");
+        assert!(matches!(entry, Failure::Record { number: 3, is_known: true, .. }), "{entry:?}");
         let unknown = Failure::of_entry("ERR something new", 0);
-        assert!(matches!(unknown, Failure::Entry { is_known: false, .. }), "{unknown:?}");
+        assert!(matches!(unknown, Failure::Record { is_known: false, .. }), "{unknown:?}");
         assert!(matches!(Failure::of_entry("OOM x", 0), Failure::Unusable(_)));
         let large = Failure::of_reply("ERR Protocol error: invalid bulk length").of_values(7);
-        assert!(matches!(large, Failure::TooLarge { bytes: 7, .. }), "{large:?}");
+        assert!(matches!(large, Failure::TooLarge { max: 6, .. }), "{large:?}");
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::config::{RedisConfig, owner_key};
 use super::connection::{Connection, Greeting};
-use super::failure::Failure;
 use super::script::accepts_writes;
+use crate::destination::parts::Failure;
 
 /// What a server reports of itself and of the stream. What the user may not read is the reason.
 #[derive(Debug, Clone)]

@@ -13,8 +13,8 @@ use super::batch::Batch;
 use super::config::{RedisConfig, RedisSource};
 use super::connection::{Connection, connect};
 use super::entry_id::EntryId;
-use super::failure::Failure;
 use super::script::{added, load, sync};
+use crate::destination::parts::Failure;
 use crate::destination::parts::claims::nonce;
 use crate::destination::parts::link::{Ended, Link, Session};
 use crate::sink::{Condition, Fault};
@@ -60,7 +60,6 @@ impl Link for RedisLink {
     type Synced = Synced;
     /// A batch is in the stream, and as durable as configured.
     type Done = Batch;
-    type Failure = Failure;
 
     async fn open(
         source: &RedisSource,
@@ -169,9 +168,9 @@ fn send(mut client: MultiplexedConnection, batch: Batch, config: &RedisConfig) -
 /// The failure as the answer to this batch.
 fn of_batch(failure: Failure, batch: &Batch) -> Failure {
     match failure {
-        Failure::Entry { number, is_known, reason, .. } => {
+        Failure::Record { number, is_known, reason, .. } => {
             let seq = batch.tally.seqs.get(number).copied();
-            Failure::Entry { number, seq, is_known, reason }
+            Failure::Record { number, seq, is_known, reason }
         }
         other => other.of_values(batch.largest),
     }

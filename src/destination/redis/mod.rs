@@ -33,7 +33,7 @@ mod url;
 use std::sync::Arc;
 
 use super::parts::claims::Claims;
-use super::{AssemblyError, Check, Context, Description, Destination, Opened};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
 use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -47,7 +47,6 @@ pub(crate) use config::owner_key;
 pub(crate) use config::{RedisConfig, RedisSource};
 pub(crate) use connection::{Connection, connect};
 pub(crate) use entry_id::EntryId;
-pub(crate) use failure::Failure;
 pub(crate) use inspect::{Inspection, REWRITE, inspect};
 pub(crate) use link::{lacks_replicas, ping};
 use script::{adopt, open, write_state};
@@ -78,16 +77,15 @@ impl Destination for Redis {
         Ok(Opened::without_position(sink).keeping(store, settings::state_settings(config)))
     }
 
+    fn server(&self, config: &Config) -> Option<Server> {
+        let url = redis_config(config, &Environment::of_process()).ok()?.url;
+        let is_exposed = !url.tls && url.password.is_some();
+        Some(Server { address: url.address(), hosts: vec![url.host], is_exposed })
+    }
+
     fn description(&self, config: &Config) -> Description {
         let stream = Some(settings::stream_of(config).to_owned());
         Description { stream, ..Description::default() }
-    }
-
-    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
-        match redis_config(config, &Environment::of_process()) {
-            Ok(found) if !found.url.tls && found.url.password.is_some() => vec![found.url.host],
-            _ => Vec::new(),
-        }
     }
 
     fn place_of_position(&self, config: &Config) -> Option<String> {

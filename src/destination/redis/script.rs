@@ -26,7 +26,7 @@ use redis::{Script, Value};
 
 use super::config::{RedisConfig, owner_key};
 use super::entry_id::EntryId;
-use super::failure::Failure;
+use crate::destination::parts::Failure;
 use crate::destination::parts::claims::is_own;
 
 /// Does nothing. A server that refuses writes refuses it too, since its shebang has no flag

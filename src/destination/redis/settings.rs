@@ -75,7 +75,7 @@ pub(crate) fn redis_config(
         return Err(config.invalid(STREAM, &reason));
     }
     check_too_large(config)?;
-    let (roots, identity) = tls_files(
+    let tls = tls_files(
         config,
         environment,
         [CA_FILE, CERT_FILE, KEY_FILE],
@@ -83,8 +83,7 @@ pub(crate) fn redis_config(
     )?;
     Ok(RedisConfig {
         url,
-        roots,
-        identity,
+        tls,
         stream: values.parsed(STREAM, stream)?,
         dead_letters: dead_letters.clone(),
         maxlen: values.optional(MAXLEN, maxlen)?,
@@ -139,7 +138,7 @@ mod tests {
         let redis = redis.expect("it can be used");
         assert_eq!(redis.url.address(), "h:7");
         assert_eq!((redis.stream.as_str(), redis.maxlen), ("{eu}.orders", Some(1_000_000)));
-        assert_eq!((redis.wait_replicas, redis.roots), (2, Some("ca.pem".into())));
-        assert_eq!(redis.identity, Some(("own.pem".into(), "own.key".into())));
+        assert_eq!((redis.wait_replicas, redis.tls.roots), (2, Some("ca.pem".into())));
+        assert_eq!(redis.tls.identity, Some(("own.pem".into(), "own.key".into())));
     }
 }

@@ -13,10 +13,11 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{sleep, timeout};
 
 use super::script::Opened;
+use crate::destination::parts::Failure;
 use crate::destination::parts::claims::{Claims, nonce};
 use crate::destination::redis::{
-    Connection, EntryId, Failure, RedisConfig, RedisSource, Synced, adopt, connect, lacks_replicas,
-    open, owner_key, ping, write_state,
+    Connection, EntryId, RedisConfig, RedisSource, Synced, adopt, connect, lacks_replicas, open,
+    owner_key, ping, write_state,
 };
 use crate::position::EventPosition;
 use crate::state::handle::{MayLose, Order, StoreHandle};
@@ -280,21 +281,4 @@ async fn within<T>(step: impl Future<Output = Result<T, Failure>>) -> Result<T, 
 
 fn not_open() -> Failure {
     Failure::Unusable("it is not open".to_owned())
-}
-
-impl From<Failure> for StateFailure {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Unreachable(reason)
-            | Failure::Unusable(reason)
-            | Failure::Entry { reason, .. }
-            | Failure::TooLarge { reply: reason, .. } => Self::Unavailable(reason),
-            Failure::Superseded => Self::Unavailable(failure.to_string()),
-            Failure::Unauthenticated(reason) => Self::Unauthenticated(reason),
-            Failure::Unauthorized(reason) => Self::Unauthorized(reason),
-            Failure::Unsupported(reason) => Self::Unreadable(reason),
-            Failure::Stream(reason) => Self::Diverged(reason),
-            Failure::Fenced => Self::Fenced,
-        }
-    }
 }

@@ -6,9 +6,9 @@ use std::time::Instant;
 use super::batch::{Batch, Keys, fields, largest};
 use super::config::{RedisConfig, RedisSource, owner_key};
 use super::entry_id::EntryId;
-use super::failure::Failure;
 use super::link::{RedisLink, Synced};
 use super::script::FIELDS_MAX;
+use crate::destination::parts::Failure;
 use crate::destination::parts::claims::Claims;
 use crate::destination::parts::link::{Event, Linked, Producer};
 use crate::ledger::Seq;
@@ -19,7 +19,7 @@ use crate::record::Record;
 use crate::sink::{Condition, Outcome, Peer, Report, SinkError};
 
 /// Redis.
-const REDIS: Peer = Peer {
+pub(super) const REDIS: Peer = Peer {
     name: "Redis",
     label: "redis",
     unreachable: "see whether Redis runs and can be reached from here",
@@ -101,21 +101,13 @@ impl RedisSink {
 
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
-        if let Failure::TooLarge { bytes, .. } = failure {
-            self.value_max = self.value_max.min(bytes.saturating_sub(1));
+        if let Failure::TooLarge { max, .. } = failure {
+            self.value_max = self.value_max.min(*max);
         }
         let is_idle = self.producer.in_flight == 0;
         let version = self.chain.take().map(|chain| chain.version);
         let version = self.producer.asked().or(version);
-        if let Failure::Entry { seq: Some(seq), is_known, reason, .. } = failure {
-            let refusal = |ground| Refusal { ground, may_pass: false, reason: reason.clone() };
-            let outcome = if *is_known {
-                Outcome::Refused(refusal(Ground::Size))
-            } else {
-                Outcome::Suspect(refusal(Ground::Other))
-            };
-            self.producer.reports.push(Report::new(*seq, outcome));
-        }
+        self.producer.reports.extend(failure.report());
         match failure {
             Failure::Fenced | Failure::Superseded => {
                 if let Some(version) = version {
@@ -131,7 +123,7 @@ impl RedisSink {
             _ if is_idle => return self.producer.ask_under(&self.claims),
             _ => {}
         }
-        self.producer.metrics.publish_error(&self.keys.stream, code_of(failure));
+        self.producer.metrics.publish_error(&self.keys.stream, failure.code());
         self.break_off(failure.to_string());
     }
 
@@ -173,21 +165,6 @@ impl RedisSink {
         };
         let ground = if is_large { Ground::Size } else { Ground::Other };
         Some(Refusal { ground, may_pass: false, reason })
-    }
-}
-
-/// The label of the publish-error metric.
-fn code_of(failure: &Failure) -> &'static str {
-    match failure {
-        Failure::Unreachable(_) => "unreachable",
-        Failure::Unauthenticated(_) => "unauthenticated",
-        Failure::Unauthorized(_) => "unauthorized",
-        Failure::Unusable(_) | Failure::TooLarge { .. } => "unusable",
-        Failure::Entry { .. } => "entry",
-        Failure::Unsupported(_) => "unsupported",
-        Failure::Superseded => "superseded",
-        Failure::Fenced => "fenced",
-        Failure::Stream(_) => "stream",
     }
 }
 
@@ -368,7 +345,7 @@ mod tests {
             synced(&mut sink, EntryId::default());
             assert_eq!(produce(&mut sink, 1), Ok(()));
             let (seq, reason) = (Some(Seq::new(1)), "because".to_owned());
-            let failure = Failure::Entry { number: 0, seq, is_known, reason };
+            let failure = Failure::Record { number: 0, seq, is_known, reason };
             sink.producer.happened(Event::Failed(failure));
             let mut reports = Vec::new();
             sink.take_reports(&mut reports);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use super::failure::Failure;
+use crate::destination::parts::Failure;
 
 /// How long Redis waits for its log to be synced before it answers: longer than a sync once a second
 /// takes.

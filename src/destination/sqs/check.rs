@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use super::settings::sqs_config;
+use super::sink::SQS;
 use crate::config::{Config, Environment};
-use crate::destination::parts::attempts::Failure;
-use crate::destination::sqs::SqsConfig;
+use crate::destination::parts::Failure;
+use crate::destination::parts::check::{Subject, subject};
 use crate::destination::sqs::{Connection, QueueAttributes, QueueKind};
 use crate::findings::{Finding, Findings};
 
-const SUBJECT: &str = "SQS";
+const NAME: &str = "SQS";
+
+const SUBJECT: Subject = subject!(NAME, "sqs", "sqs.queue_url or sqs.endpoint", &SQS);
 
 /// Timeout for all answers together.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,17 +23,12 @@ const RETENTION_LEAST: u64 = 4 * 24 * 3600;
 
 /// Checks the settings and, unless `offline`, the credentials and the queues.
 pub(super) async fn check(config: &Config, offline: bool, findings: &mut Findings) {
-    let sqs = match sqs_config(config, &Environment::of_process()) {
-        Ok(sqs) => sqs,
-        Err(error) => {
-            let finding = Finding::error((SUBJECT, "sqs_config"), error.to_string());
-            return findings.add(finding.why("`run` would not start"));
-        }
-    };
-    check_plain(&sqs, findings);
+    let read = sqs_config(config, &Environment::of_process());
+    let Some(sqs) = SUBJECT.settings(read, findings) else { return };
+    let is_tls = sqs.endpoint.requires_tls();
+    SUBJECT.check_encryption((is_tls, sqs.endpoint.host()), "https://", findings);
     if offline {
-        let text = "server, credentials and queues were not checked";
-        return findings.add(Finding::skipped((SUBJECT, "sqs"), text));
+        return SUBJECT.skips("server, credentials and queues were", findings);
     }
     let address = sqs.endpoint.address().to_owned();
     let late = || Failure::Unreachable(format!("{address}: no answer within {TIMEOUT:?}"));
@@ -46,35 +44,7 @@ pub(super) async fn check(config: &Config, offline: bool, findings: &mut Finding
                 }
             }
         }
-        Err(failure) => findings.add(unusable(&failure)),
-    }
-}
-
-fn unusable(failure: &Failure) -> Finding {
-    let (code, fix) = match failure {
-        Failure::Unreachable(_) => (
-            "sqs_unreachable",
-            "correct sqs.queue_url or sqs.endpoint, and see that the server can be reached from here",
-        ),
-        Failure::Unauthenticated(_) => (
-            "sqs_credentials",
-            "correct the AWS credentials or sqs.region, and allow what docs/sqs.md lists",
-        ),
-        Failure::Unusable(_) => ("sqs_unusable", "see the message"),
-    };
-    Finding::error((SUBJECT, code), failure.to_string())
-        .why("nothing can be delivered, and PostgreSQL retains WAL meanwhile")
-        .advice(fix)
-}
-
-fn check_plain(sqs: &SqsConfig, findings: &mut Findings) {
-    if !sqs.endpoint.requires_tls() && !sqs.endpoint.is_local() {
-        let text = format!("{} is not https://", sqs.endpoint);
-        findings.add(
-            Finding::warning((SUBJECT, "sqs_plain"), text)
-                .why("events can be read on the network")
-                .advice("use https://, unless the network is trusted"),
-        );
+        Err(failure) => findings.add(SUBJECT.unusable(&address, &failure)),
     }
 }
 
@@ -92,12 +62,12 @@ fn check_queue(kind: QueueKind, name: &str, attributes: &QueueAttributes, findin
         "{name} is a FIFO queue {throughput}, for messages of up to {} bytes",
         attributes.limits.bytes
     );
-    findings.add(Finding::ok((SUBJECT, codes.0), text));
+    findings.add(Finding::ok((NAME, codes.0), text));
     if let Some(seconds) = attributes.retention_seconds.filter(|seconds| *seconds < RETENTION_LEAST)
     {
         let text = format!("{name} removes messages after {seconds} s (MessageRetentionPeriod)");
         findings.add(
-            Finding::warning((SUBJECT, codes.1), text)
+            Finding::warning((NAME, codes.1), text)
                 .why("they are removed whether consumers have read them or not")
                 .advice("let it be longer than any outage of a consumer: up to 1209600 s"),
         );

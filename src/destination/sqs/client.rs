@@ -20,7 +20,8 @@ use super::config::{QueueKind, SqsConfig};
 use super::message::{Limits, Message, TEXT_TYPE};
 use super::url::QueueUrl;
 use super::verdict::{Rejection, Verdict, of_entry, of_request};
-use crate::destination::parts::attempts::{Failure, chain};
+use crate::destination::parts::Failure;
+use crate::destination::parts::attempts::chain;
 use crate::destination::parts::roots::roots;
 use crate::outlet::{Ground, Refusal};
 
@@ -217,7 +218,8 @@ async fn client(config: &SqsConfig) -> Result<Client, Failure> {
 /// credentials.
 fn http_client(config: &SqsConfig) -> Result<SharedHttpClient, Failure> {
     let trusted = match &config.roots {
-        Some(path) => pem(path).map_err(Failure::Unusable)?,
+        Some(path) => pem(path)
+            .map_err(|reason| Failure::Unusable(format!("TLS cannot be set up: {reason}")))?,
         // Without TLS none is needed.
         None if !config.endpoint.requires_tls() => TrustStore::empty(),
         None => {

@@ -23,7 +23,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use super::{AssemblyError, Check, Context, Description, Destination, Opened};
+use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::{Config, Environment};
 use crate::findings::Findings;
 use crate::record::Names;
@@ -59,16 +59,11 @@ impl Destination for Sqs {
         Ok(Opened::without_position(sink))
     }
 
-    fn description(&self, config: &Config) -> Description {
-        let found = sqs_config(config, &Environment::of_process());
-        let endpoint = found.ok().map(|found| found.queue.to_string());
-        Description { endpoint, ..Description::default() }
-    }
-
-    fn exposed_hosts(&self, config: &Config) -> Vec<String> {
+    fn server(&self, config: &Config) -> Option<Server> {
+        let found = sqs_config(config, &Environment::of_process()).ok()?;
+        let (address, hosts) = (found.queue.to_string(), vec![found.endpoint.host().to_owned()]);
         // Requests are signed.
-        let _ = config;
-        Vec::new()
+        Some(Server { address, hosts, is_exposed: false })
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

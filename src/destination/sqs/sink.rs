@@ -21,7 +21,7 @@ use crate::record::Record;
 use crate::sink::{BoxFuture, Condition, Origin, Peer, Report, Sink, SinkError};
 
 /// Amazon SQS.
-const SQS: Peer = Peer {
+pub(super) const SQS: Peer = Peer {
     name: "Amazon SQS",
     label: "sqs",
     unreachable: "see whether the server of sqs.queue_url, or sqs.endpoint, can be reached from here",

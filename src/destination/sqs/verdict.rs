@@ -10,7 +10,8 @@ use aws_sdk_sqs::config::http::HttpResponse;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
-use crate::destination::parts::attempts::{Failure, chain};
+use crate::destination::parts::Failure;
+use crate::destination::parts::attempts::chain;
 use crate::outlet::{Ground, Refusal};
 
 /// Codes of errors about who sends.

@@ -20,7 +20,8 @@ use super::config::{QueueKind, SqsSource};
 use super::message::{Limits, Message};
 use super::schedule::{Batch, Group, Outgoing, Schedule};
 use super::verdict::{Rejection, Verdict};
-use crate::destination::parts::attempts::{Attempts, Failure, REJECTIONS};
+use crate::destination::parts::Failure;
+use crate::destination::parts::attempts::{Attempts, REJECTIONS};
 use crate::destination::parts::delays::delays;
 use crate::outlet::Refusal;
 use crate::sink::Outcome;
@@ -344,8 +345,8 @@ impl Worker {
     fn may_reopen_for(&self, queue: QueueKind, failure: &Failure) -> bool {
         match (queue, failure) {
             (QueueKind::Events, _) | (_, Failure::Unauthenticated(_)) => true,
-            (QueueKind::DeadLetters, Failure::Unusable(_)) => false,
             (QueueKind::DeadLetters, Failure::Unreachable(_)) => self.under_way == [0, 0],
+            (QueueKind::DeadLetters, _) => false,
         }
     }
 

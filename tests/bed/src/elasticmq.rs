@@ -327,7 +327,8 @@ fn record(message: &QueuedMessage) -> Consumed {
         offset: 0,
         key: text("walpost.key").map(String::into_bytes),
         value: match message.attribute("walpost.body") {
-            None => Some(message.body.clone().into_bytes()),
+            // What is not text is left in base64.
+            None | Some("base64") => Some(message.body.clone().into_bytes()),
             Some("tombstone") => None,
             Some("empty") => Some(Vec::new()),
             Some(other) => panic!("a body that is {other}"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::consumer::Consumed;
@@ -27,6 +28,8 @@ pub struct SinkFixture {
     /// Variables of every command.
     variables: &'static [(&'static str, &'static str)],
     directory: TempDir,
+    /// Lines that its configuration file always has.
+    always: String,
 }
 
 impl SinkFixture {
@@ -39,16 +42,28 @@ impl SinkFixture {
     ) -> Self {
         let inner = Fixture::bare(postgres, "none");
         let directory = TempDir::new().expect("a directory");
-        let fixture = Self { inner, url, kind, variables, directory };
+        let always = String::new();
+        let fixture = Self { inner, url, kind, variables, directory, always };
         fixture.applied("init", &["--no-state"], SHORT_TIMEOUT).await;
         fixture.inner.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
         fixture
     }
 
+    /// `sink.kind`
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Begins each configuration file with these lines, in TOML's dotted form, from here on.
+    pub fn configure_always(&mut self, lines: String) {
+        self.always = lines;
+        self.configure("");
+    }
+
     /// Writes a configuration file that every command has from here on.
     pub fn configure(&self, toml: &str) {
         let file = self.directory.path().join("walpost.toml");
-        std::fs::write(&file, toml).expect("it can be written");
+        std::fs::write(&file, format!("{}{toml}", self.always)).expect("it can be written");
     }
 
     pub fn command(&self, name: &str) -> WalpostBuilder {
@@ -92,6 +107,18 @@ impl SinkFixture {
         let command = self.command(name).args(arguments).start();
         let (code, errors) = fixture::ended(&command).await;
         (code, [command.stdout().join("\n"), errors].concat())
+    }
+
+    /// Level and code of each finding of `walpost check` about that subject.
+    pub async fn findings(&self, subject: &str, arguments: &[&str]) -> Vec<(String, String)> {
+        let check = self.command("check").arg("--json").args(arguments).start();
+        check.wait(LONG_TIMEOUT).await.expect("check ends");
+        let report: Value = serde_json::from_str(&check.stdout().join("\n")).expect("JSON");
+        let text =
+            |finding: &Value, name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+        let findings = report["findings"].as_array().expect("findings").iter();
+        let of_subject = findings.filter(|finding| finding["subject"] == subject);
+        of_subject.map(|finding| (text(finding, "level"), text(finding, "code"))).collect()
     }
 
     pub async fn insert(&self, count: u32, keys: u32) {

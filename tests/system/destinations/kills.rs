@@ -1,4 +1,4 @@
-//! Kills, freezes and lost sessions, with each destination. What has to hold afterwards is up to each: see
+//! Kills, freezes, lost sessions, and none of that, with each destination. What has to hold afterwards is up to each: see
 //! its [`Promise`].
 
 use walpost_bed::SinkFixture;
@@ -13,6 +13,7 @@ cases! {
     lost_sessions(new): all;
     standby_takes_over(new): all;
     clean_stops(new): all;
+    large_transactions(new): all;
     killed_server(alone): all;
     both_killed(alone): [redis nats http];
     // The others cannot tell it from the instance that has the slot.
@@ -157,4 +158,26 @@ async fn clean_stops(fixture: &impl Destination) {
         stop(walpost).await;
     }
     fixture.assert_exact().await;
+}
+
+/// Each of a backlog is there once and in order.
+async fn large_transactions<D: Destination>(fixture: &D) {
+    let (rows, keys) = D::BACKLOG;
+    fixture.insert(rows, keys).await;
+    for _ in 0..50 {
+        fixture.insert(20, 7).await;
+    }
+    let walpost = fixture
+        .command("run")
+        .env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB")
+        .args(["--in-flight-bytes", "1MiB"])
+        .start();
+    fixture.assert_exact().await;
+    let last = stop(walpost).await;
+    assert_eq!(last["delivered"], rows + 1000);
+    // A clean restart delivers nothing again.
+    let walpost = fixture.run().await;
+    fixture.insert(1, 1).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
 }

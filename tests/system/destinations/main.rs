@@ -5,14 +5,20 @@
 #![allow(unreachable_pub)]
 
 mod blame;
+mod consumers;
 mod http;
 mod kills;
 mod maxima;
 mod names;
 mod nats;
 mod outages;
+mod poison;
+mod position;
 mod promise;
 mod rabbitmq;
 mod redis;
 mod restored;
+mod security;
+mod settings;
 mod sqs;
+mod tls_front;

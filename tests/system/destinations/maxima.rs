@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, stop};
 use walpost_bed::{Consumed, Kafka, Walpost, eventually};
 
-use crate::http::fixture::HttpFixture;
-use crate::nats::fixture::NatsFixture;
-use crate::promise::Promise;
-use crate::rabbitmq::fixture::RabbitFixture;
-use crate::redis::fixture::RedisFixture;
-use crate::sqs::fixture::SqsFixture;
+use crate::promise::{Destination, cases};
+
+cases! {
+    rows_at_the_maxima_hold_up_nothing(new): all;
+}
 
 /// Around the maxima of protocols, servers and libraries, in bytes.
 const SIZES: [usize; 14] = [
@@ -54,7 +53,9 @@ fn skipping(more: Option<&'static str>) -> String {
     causes.map(|cause| format!("poison.{cause} = 'skip'\n")).collect::<Vec<_>>().concat()
 }
 
-async fn hold_up_nothing(fixture: &impl Promise) {
+async fn rows_at_the_maxima_hold_up_nothing(fixture: &impl Destination) {
+    let more = matches!(fixture.kind(), "nats" | "rabbitmq").then_some("missing_topic");
+    fixture.configure(&skipping(more));
     hold_up(&fixture.inner, fixture.run().await, async || fixture.records().await).await;
 }
 
@@ -94,29 +95,4 @@ async fn rows_at_the_maxima_of_kafka_hold_up_nothing() {
     std::fs::write(&file, skipping(None)).expect("it can be written");
     let walpost = fixture.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
     hold_up(&fixture, walpost, async || fixture.records().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_at_the_maxima_of_redis_hold_up_nothing() {
-    hold_up_nothing(&RedisFixture::new().await.configured(&skipping(None))).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_at_the_maxima_of_nats_hold_up_nothing() {
-    hold_up_nothing(&NatsFixture::new().await.configured(&skipping(Some("missing_topic")))).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_at_the_maxima_of_rabbitmq_hold_up_nothing() {
-    hold_up_nothing(&RabbitFixture::new().await.configured(&skipping(Some("missing_topic")))).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_at_the_maxima_of_http_hold_up_nothing() {
-    hold_up_nothing(&HttpFixture::new().await.configured(&skipping(None))).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_at_the_maxima_of_sqs_hold_up_nothing() {
-    hold_up_nothing(&SqsFixture::new().await.configured(&skipping(None))).await;
 }

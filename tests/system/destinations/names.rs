@@ -6,11 +6,11 @@ use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 use walpost_bed::{Consumed, Nginx, SinkFixture};
 
 use crate::http::fixture::HttpFixture;
-use crate::nats::fixture::{NatsFixture, STREAM};
-use crate::promise::Promise;
-use crate::rabbitmq::fixture::RabbitFixture;
-use crate::redis::fixture::RedisFixture;
-use crate::sqs::fixture::SqsFixture;
+use crate::promise::{Destination, cases};
+
+cases! {
+    client_reads_what_the_row_is_about(new): [redis nats rabbitmq sqs];
+}
 
 const KEY: &str = "Köln 7.a%b";
 
@@ -73,37 +73,18 @@ async fn assert_honest(fixture: &SinkFixture, records: &[Consumed], dropped: &[&
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nats_client_reads_what_the_row_is_about() {
-    let fixture = NatsFixture::new().await;
-    let dropped = ["Status", "Description", "Nats-Rollup", "Event_Type", "Walpost.Key"];
-    deliver(&fixture, &dropped).await;
-    assert_honest(&fixture, &fixture.records().await, &dropped).await;
-    assert_eq!(fixture.nats.messages(STREAM).await[0].header("event_type"), Some("placed"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_client_reads_what_the_row_is_about() {
-    let fixture = RedisFixture::new().await;
-    let dropped = ["Event_Type", "Walpost.Key"];
-    deliver(&fixture, &dropped).await;
-    assert_honest(&fixture, &fixture.records().await, &dropped).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rabbitmq_client_reads_what_the_row_is_about() {
-    let fixture = RabbitFixture::new().await;
-    let dropped = ["CC", "x-death", "Event_Type", "Walpost.Key"];
-    deliver(&fixture, &dropped).await;
-    assert_honest(&fixture, &fixture.records().await, &dropped).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sqs_client_reads_what_the_row_is_about() {
-    let fixture = SqsFixture::new().await;
-    let dropped = ["Event_Type", "Walpost.Key", "JMS_SQSMessageType"];
-    deliver(&fixture, &dropped).await;
-    assert_honest(&fixture, &fixture.records().await, &dropped).await;
+async fn client_reads_what_the_row_is_about<D: Destination>(fixture: &D) {
+    let own: &[&str] = match fixture.kind() {
+        "nats" => &["Status", "Description", "Nats-Rollup"],
+        "rabbitmq" => &["CC", "x-death"],
+        "sqs" => &["JMS_SQSMessageType"],
+        _ => &[],
+    };
+    let dropped = [own, &["Event_Type", "Walpost.Key"]].concat();
+    deliver(fixture, &dropped).await;
+    let records = fixture.records().await;
+    assert_honest(fixture, &records, &dropped).await;
+    assert_eq!(records[0].header("event_type"), Some("placed"));
 }
 
 /// Behind nginx, which drops headers with dots and underscores.

@@ -17,7 +17,7 @@ cases! {
     cut_off_for_ten_minutes_under_load(new): [sqs];
     frozen_server_is_used_again(new): all;
     cut_connections(new): all;
-    server_that_is_away_at_the_start_is_waited_for(new): all;
+    server_that_is_away_is_waited_for(new): all;
 }
 
 /// What memory may grow by once the budget is spent, in bytes.
@@ -115,7 +115,7 @@ async fn cut_connections(fixture: &mut impl Destination) {
     stop(walpost).await;
 }
 
-async fn server_that_is_away_at_the_start_is_waited_for<D: Destination>(fixture: &mut D) {
+async fn server_that_is_away_is_waited_for<D: Destination>(fixture: &mut D) {
     let proxy = fixture.proxied().await;
     proxy.refuse();
     let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
@@ -135,8 +135,22 @@ async fn server_that_is_away_at_the_start_is_waited_for<D: Destination>(fixture:
     let status = endpoints.status().await;
     assert!(status["sink"].as_str().is_some_and(|sink| sink.contains(name)), "{status}");
     assert_eq!(status["sink_connected"], true);
+    assert_eq!(endpoints.metric("walpost_sink_connected", "").await, 1);
     let metrics = endpoints.metrics().await;
     let published = r#"walpost_events_published_total{database="postgres",slot="walpost",topic="outbox.event.order"} 10"#;
     assert!(metrics.contains(published), "{metrics}");
+    if D::HAS_CONNECTION {
+        // Which is idle when it is lost.
+        proxy.refuse();
+        proxy.cut();
+        eventually(LONG_TIMEOUT, "it is not ready", async || {
+            let (ready, text) = endpoints.readiness().await;
+            let is_connected = endpoints.metric("walpost_sink_connected", "").await == 1;
+            !ready && !is_connected && text.contains(name)
+        })
+        .await;
+        proxy.restore();
+        eventually(LONG_TIMEOUT, "it is ready again", async || endpoints.are_ready().await).await;
+    }
     stop(walpost).await;
 }

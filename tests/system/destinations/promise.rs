@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use walpost_bed::fixture::LONG_TIMEOUT;
+use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 use walpost_bed::oracle::Verdict;
 use walpost_bed::writer::Writer;
 use walpost_bed::{Consumed, Proxy, SinkFixture};
@@ -36,10 +36,40 @@ macro_rules! one {
 }
 pub(crate) use one;
 
+/// The fixture is a [`SinkFixture`] with more.
+macro_rules! over_sink {
+    ($fixture:ident) => {
+        impl std::ops::Deref for $fixture {
+            type Target = walpost_bed::SinkFixture;
+
+            fn deref(&self) -> &Self::Target {
+                &self.sink
+            }
+        }
+
+        impl std::ops::DerefMut for $fixture {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                &mut self.sink
+            }
+        }
+    };
+}
+pub(crate) use over_sink;
+
 /// A fixture that knows what its destination promises. Rows that were rolled back must not be there.
 pub trait Promise: Deref<Target = SinkFixture> {
     /// Whether it has each row once, even after kills; otherwise at least once, in order.
     const ONCE: bool;
+
+    /// A configuration file that every command has from here on.
+    #[must_use]
+    fn configured(self, toml: &str) -> Self
+    where
+        Self: Sized,
+    {
+        self.configure(toml);
+        self
+    }
 
     /// Everything that a consumer of it has read, or can read.
     async fn records(&self) -> Vec<Consumed>;
@@ -60,10 +90,14 @@ pub trait Promise: Deref<Target = SinkFixture> {
         self.judge_with(&rolled_back).await
     }
 
+    /// It had no two events of a key at a time, if that can be seen.
+    fn assert_one_at_a_time(&self) {}
+
     /// Everything is confirmed, and it has each row once.
     async fn assert_exact(&self) {
         self.confirmed(LONG_TIMEOUT).await;
         self.judge().await.assert_exact();
+        self.assert_one_at_a_time();
     }
 
     /// The same once the writer has stopped.
@@ -109,6 +143,15 @@ pub trait Destination: Promise + DerefMut {
     /// What the log calls it.
     const NAME: &str;
 
+    /// What the findings of `check` call it.
+    const SUBJECT: &str = Self::NAME;
+
+    /// Whether walpost has a connection while nothing is sent.
+    const HAS_CONNECTION: bool = true;
+
+    /// Whether it keeps walpost's position, which `walpost adopt` begins.
+    const HAS_POSITION: bool = false;
+
     /// Transactions a second that its server takes, however it is.
     const LOAD: u32 = 300;
 
@@ -137,10 +180,41 @@ pub trait Destination: Promise + DerefMut {
         let _ = random;
     }
 
+    /// Level and code of each finding of `check` about it.
+    async fn codes(&self, arguments: &[&str]) -> Vec<(String, String)> {
+        self.findings(Self::SUBJECT, arguments).await
+    }
+
+    /// `check` has this finding.
+    async fn assert_found(&self, level: &str, code: &str) {
+        let found = self.codes(&[]).await;
+        assert!(found.contains(&finding(level, code)), "{level} {code}: {found:?}");
+    }
+
+    /// Runs `walpost adopt --apply` where the destination keeps the position.
+    async fn begins(&self) {
+        if Self::HAS_POSITION {
+            self.adopt().await;
+        }
+    }
+
+    /// 100 events arrive.
+    async fn delivers(&self) {
+        let walpost = self.run().await;
+        self.insert(100, 5).await;
+        self.assert_exact().await;
+        stop(walpost).await;
+    }
+
     /// A proxy between walpost and the server from here on.
     async fn proxied(&mut self) -> Proxy {
         let proxy = Proxy::to(self.port()).await;
         self.url = self.url_at(proxy.port());
         proxy
     }
+}
+
+/// A finding: level and code.
+pub fn finding(level: &str, code: &str) -> (String, String) {
+    (level.to_owned(), code.to_owned())
 }

@@ -1,16 +1,61 @@
-//! PostgreSQL is restored to an earlier state, on the same timeline: its events have positions that the
-//! destination has already, and would count as delivered.
+//! PostgreSQL is restored to an earlier state, or a standby that is behind is promoted: its events have
+//! positions that the destination has already, and would count as delivered.
 
+use walpost_bed::Stop;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
-use walpost_bed::{SinkFixture, Stop};
+
+use crate::position::Keeper;
+use crate::promise::cases;
+
+cases! {
+    promoted_server_without_events_of_the_stream_is_refused(of_own_server): [redis nats];
+    restored_server_is_refused_whatever_was_published_last(of_own_server): [redis nats];
+    check_finds_a_slot_that_was_made_again_on_a_restored_server(of_own_server): [redis nats];
+}
 
 /// The WAL grows past its previous end.
 const BURN: &str = "CREATE TABLE burn AS SELECT; SELECT pg_switch_wal(); DROP TABLE burn";
 
+/// Events in the stream lie between the position and the end of WAL of a promoted server: its own events
+/// at these positions are others, and would count as delivered.
+async fn promoted_server_without_events_of_the_stream_is_refused<K: Keeper>(fixture: &K) {
+    let walpost = fixture.run().await;
+    fixture.insert(10, 5).await;
+    fixture.assert_exact().await;
+    stop(walpost).await;
+    let postgres = &fixture.inner.postgres;
+    assert!(postgres.stop(Stop::Fast, LONG_TIMEOUT).await, "it stops");
+    let saved = postgres.snapshot_data();
+    postgres.start_again().await;
+    fixture.insert(50, 5).await;
+    // Dies before it writes the position.
+    let walpost = fixture.command("run").env("FAILPOINTS", "acknowledged=49*off->return").start();
+    walpost.wait(SHORT_TIMEOUT).await.expect("it dies");
+    assert_eq!(fixture.length().await, 60);
+    assert!(postgres.stop(Stop::Fast, LONG_TIMEOUT).await, "it stops");
+    postgres.restore_data(&saved);
+    postgres.make_standby();
+    postgres.start_again().await;
+    postgres.promote().await;
+    // Its WAL passes the last event of the stream.
+    for _ in 0..10 {
+        fixture.insert(100, 5).await;
+    }
+    let said = fixture.refused(3, "the server was promoted from timeline 1 to 2").await;
+    assert!(!said.contains("walpost recover"), "{} has no such command: {said}", K::NAME);
+    // The advice of the message.
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    // What came before the slot's position on this server may be there once more.
+    assert!(fixture.length().await >= 1060);
+    stop(walpost).await;
+}
+
 /// Publishes 50 events, writes the position behind them or dies before, and restores the server to the
 /// state before. It then gets 10 other rows, and a new row version of its publication: `run` must end
-/// with 3 and add nothing to the destination, which has `length` events. Then both the other way round.
-pub async fn is_refused(fixture: &SinkFixture, length: impl AsyncFn() -> usize) {
+/// with 3 and write nothing. Then both the other way round.
+async fn restored_server_is_refused_whatever_was_published_last(fixture: &impl Keeper) {
     let postgres = &fixture.inner.postgres;
     let names = "SELECT string_agg(quote_ident(pubname), '') FROM pg_publication";
     let publication = postgres.query_text(names).await.expect("a publication");
@@ -22,7 +67,7 @@ pub async fn is_refused(fixture: &SinkFixture, length: impl AsyncFn() -> usize) 
         assert!(postgres.stop(Stop::Fast, LONG_TIMEOUT).await, "it stops");
         let saved = postgres.snapshot_data();
         postgres.start_again().await;
-        let before = length().await;
+        let before = fixture.length().await;
         fixture.insert(50, 5).await;
         let command = fixture.command("run");
         if dies {
@@ -33,7 +78,7 @@ pub async fn is_refused(fixture: &SinkFixture, length: impl AsyncFn() -> usize) 
             fixture.confirmed(LONG_TIMEOUT).await;
             stop(walpost).await;
         }
-        assert_eq!(length().await, before + 50);
+        assert_eq!(fixture.length().await, before + 50);
         assert!(postgres.stop(Stop::Fast, LONG_TIMEOUT).await, "it stops");
         postgres.restore_data(&saved);
         postgres.start_again().await;
@@ -50,18 +95,19 @@ pub async fn is_refused(fixture: &SinkFixture, length: impl AsyncFn() -> usize) 
         let (code, said) = fixture.ended("run", &[]).await;
         assert_eq!(code, Some(3), "{said}");
         assert!(said.contains("is not the one that walpost has published from"), "{said}");
-        assert_eq!(length().await, before + 50);
+        assert_eq!(fixture.length().await, before + 50);
         fixture.adopt().await;
         let walpost = fixture.run().await;
         fixture.confirmed(LONG_TIMEOUT).await;
         stop(walpost).await;
-        assert!(length().await >= before + 60, "the rows of the restored server");
+        assert!(fixture.length().await >= before + 60, "the rows of the restored server");
     }
 }
 
-/// The slot is made again on a restored server, behind the position at the destination, whose finding of
-/// `check` is `position`: `check` says what `run` says. Neither takes a restart of PostgreSQL for that.
-pub async fn is_found_by_check(fixture: &SinkFixture, position: &str) {
+/// The slot is made again behind the position at the destination: `check` says what `run` says. Neither takes a restart of
+/// PostgreSQL for that.
+async fn check_finds_a_slot_that_was_made_again_on_a_restored_server(fixture: &impl Keeper) {
+    let position = &format!("{}_position", fixture.kind());
     let postgres = &fixture.inner.postgres;
     let idle = async || {
         let walpost = fixture.run().await;

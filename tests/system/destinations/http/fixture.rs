@@ -1,31 +1,20 @@
 //! A database with an outbox, an HTTP server, and the walpost binary between them.
 
-use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-use walpost_bed::fixture::LONG_TIMEOUT;
-use walpost_bed::{Consumed, Major, Postgres, SinkFixture};
+use walpost_bed::{CertificateAuthority, Consumed, Major, Postgres, SinkFixture};
 
 use super::receiver::Receiver;
-use crate::promise::{Destination, Promise};
+use crate::promise::{Destination, Promise, over_sink};
+use crate::security::Secured;
+use crate::tls_front::TlsFront;
 
 pub struct HttpFixture {
     pub receiver: Receiver,
     sink: SinkFixture,
 }
 
-impl Deref for HttpFixture {
-    type Target = SinkFixture;
-
-    fn deref(&self) -> &SinkFixture {
-        &self.sink
-    }
-}
-
-impl DerefMut for HttpFixture {
-    fn deref_mut(&mut self) -> &mut SinkFixture {
-        &mut self.sink
-    }
-}
+over_sink!(HttpFixture);
 
 impl HttpFixture {
     /// After `walpost init --apply`.
@@ -38,18 +27,27 @@ impl HttpFixture {
         Self::new().await
     }
 
+    pub async fn with_tls() -> Secured<Self> {
+        Self::secured(false).await
+    }
+
+    pub async fn with_mutual_tls() -> Secured<Self> {
+        Self::secured(true).await
+    }
+
+    async fn secured(verifies: bool) -> Secured<Self> {
+        let (mut fixture, authority) = (Self::new().await, CertificateAuthority::new());
+        let (own, root) = (authority.server("front"), authority.root());
+        let front = TlsFront::before(fixture.port(), &own, verifies.then_some(&*root)).await;
+        fixture.url = fixture.url_at(front.port()).replace("http://", "https://");
+        Secured { fixture, authority: Arc::new(authority), _front: Some(front) }
+    }
+
     pub async fn with(receiver: Receiver) -> Self {
         let postgres = Postgres::start(Major::V15).await;
         let url = format!("http://127.0.0.1:{}/events", receiver.port());
         let sink = SinkFixture::over(postgres, "http", url, &[]).await;
         Self { receiver, sink }
-    }
-
-    /// A configuration file that every command has from here on.
-    #[must_use]
-    pub fn configured(self, toml: &str) -> Self {
-        self.configure(toml);
-        self
     }
 }
 
@@ -59,16 +57,14 @@ impl Promise for HttpFixture {
         self.receiver.records()
     }
 
-    /// And no key had two requests at a time.
-    async fn assert_exact(&self) {
-        self.confirmed(LONG_TIMEOUT).await;
-        self.judge().await.assert_exact();
+    fn assert_one_at_a_time(&self) {
         self.receiver.assert_one_at_a_time();
     }
 }
 
 impl Destination for HttpFixture {
     const NAME: &str = "the HTTP endpoint";
+    const SUBJECT: &str = "HTTP endpoint";
 
     fn port(&self) -> u16 {
         self.receiver.port()

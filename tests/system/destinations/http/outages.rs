@@ -165,20 +165,6 @@ async fn answer_that_does_not_come_is_waited_for_no_longer_than_configured() {
     stop(walpost).await;
 }
 
-/// Nothing is sent meanwhile.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn endpoint_that_goes_away_while_nothing_is_sent_is_not_ready() {
-    let fixture = HttpFixture::new().await;
-    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
-    let endpoints = Endpoints::of(&walpost).await;
-    eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
-    fixture.receiver.stop().await;
-    eventually(LONG_TIMEOUT, "it is not ready", async || !endpoints.are_ready().await).await;
-    fixture.receiver.start_again();
-    eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
-    stop(walpost).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readiness_names_what_is_wrong_now() {
     let fixture = HttpFixture::new().await;

@@ -1,38 +1,54 @@
-//! Undeliverable events, with each policy.
+//! Events that an endpoint rejects, or that cannot be requests.
 
 use walpost_bed::Nginx;
-use walpost_bed::fixture::{LONG_TIMEOUT, insert, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 
 use super::fixture::HttpFixture;
-use super::receiver::{Answer, Receiver};
+use super::receiver::Answer;
 use super::security::{is_signed, secret};
+use crate::poison::{Poison, Poisonous};
+use crate::promise::Promise as _;
 
-/// A receiver that rejects events of type `bad` and `large`, in the middle of others of their keys.
-async fn staged(policy: &str) -> HttpFixture {
-    let receiver = Receiver::start();
-    receiver.answers(|request| match request.header("event-type") {
-        _ if request.target.contains("dead") => Answer::of(200),
-        Some("bad") => Answer { body: "no such order".to_owned(), ..Answer::of(422) },
-        Some("large") => Answer::of(413),
-        _ => Answer::of(200),
-    });
-    let mut fixture = HttpFixture::with(receiver).await;
-    fixture.url = fixture.url.replace("/events", "/{topic}");
-    let too_large = if policy == "dead_letter" { "skip" } else { policy };
-    let toml = format!(
-        "[poison]\nrefused = '{policy}'\ntoo_large = '{too_large}'\ndead_letter_topic = 'dead'\n"
-    );
-    let fixture = fixture.configured(&toml);
-    let bad = |kind: &str| {
-        format!(
-            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
-                 VALUES ('order', '1', '{kind}', '1')"
-        )
-    };
-    let rows = [insert(3, 3), bad("bad"), insert(3, 3), bad("large"), insert(3, 3)];
-    for row in rows {
-        fixture.inner.postgres.execute(&row).await;
+impl Poisonous for HttpFixture {
+    const POISON: &[Poison] = &[
+        Poison {
+            row: "(aggregate_type, aggregate_id, event_type, payload) \
+                  VALUES ('order', '1', 'bad', '1')",
+            cause: "refused",
+            reason: "answered 422",
+            has_own_key: false,
+        },
+        Poison {
+            row: "(aggregate_type, aggregate_id, event_type, payload) \
+                  VALUES ('order', '1', 'bad-large', '1')",
+            cause: "too_large",
+            reason: "answered 413",
+            has_own_key: false,
+        },
+    ];
+}
+
+impl HttpFixture {
+    /// Rejects some types of events, in the middle of others of their keys.
+    pub async fn poisoned() -> Self {
+        let mut fixture = Self::new().await;
+        fixture.receiver.answers(|request| match request.header("event-type") {
+            _ if request.target.contains("dead") => Answer::of(200),
+            Some("bad") => Answer::of(422),
+            Some("bad-large") => Answer::of(413),
+            _ => Answer::of(200),
+        });
+        fixture.url = fixture.url.replace("/events", "/{topic}");
+        fixture
     }
+}
+
+async fn staged() -> HttpFixture {
+    let fixture = HttpFixture::poisoned().await;
+    fixture.configure("poison.refused = 'dead_letter'\npoison.dead_letter_topic = 'dead'\n");
+    fixture.insert(3, 3).await;
+    fixture.insert_poison(&HttpFixture::POISON[0]).await;
+    fixture.insert(6, 3).await;
     fixture
 }
 
@@ -48,36 +64,10 @@ fn accepted(fixture: &HttpFixture, topic: &str) -> Vec<String> {
     ids
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policy_halt_stops_before_the_event_for_its_key() {
-    let fixture = staged("halt").await;
-    let (code, said) = fixture.ended("run", &[]).await;
-    assert_eq!(code, Some(4), "{said}");
-    assert!(said.contains("422") && !said.contains("no such order"), "{said}");
-    // Nothing of the same key passed it.
-    let behind = fixture.receiver.accepted();
-    let behind = behind.iter().filter(|request| request.header("walpost-key") == Some("1"));
-    let placed = "SELECT count(*) FROM outbox WHERE aggregate_id = '1' AND event_type = 'placed' \
-                  AND n < (SELECT n FROM outbox WHERE event_type = 'bad')";
-    let before = fixture.inner.postgres.query_text(placed).await.expect("a count");
-    let ids: std::collections::BTreeSet<_> =
-        behind.filter_map(|request| request.header("webhook-id")).map(str::to_owned).collect();
-    assert_eq!(ids.len().to_string(), before);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policy_skip_delivers_the_others() {
-    let fixture = staged("skip").await;
-    let walpost = fixture.run().await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!(accepted(&fixture, "outbox.event.order").len(), 9);
-    stop(walpost).await;
-}
-
 /// And come with all that they are about, behind nginx too, and signed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_go_to_their_own_url() {
-    let mut fixture = staged("dead_letter").await;
+    let mut fixture = staged().await;
     let nginx = Nginx::before(fixture.receiver.port()).await;
     fixture.url = format!("http://127.0.0.1:{}/{{topic}}", nginx.port());
     let walpost = fixture.command("run").env("WALPOST_HTTP_SECRET", secret(0)).start();
@@ -110,7 +100,7 @@ async fn dead_letters_go_to_their_own_url() {
 /// A firewall that refuses the payload refuses it in a dead letter too: that ends, with a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letter_that_is_refused_as_its_event_was_halts() {
-    let fixture = staged("dead_letter").await;
+    let fixture = staged().await;
     fixture.receiver.answers(|request| match request.header("event-type") {
         Some("placed") => Answer::of(200),
         _ => Answer::of(403),

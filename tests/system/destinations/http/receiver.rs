@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
@@ -14,15 +13,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_rustls::TlsAcceptor;
 use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{Consumed, Port, within_blocking};
 
@@ -134,7 +127,6 @@ struct Inner {
 pub struct Receiver {
     port: Port,
     inner: Arc<Inner>,
-    tls: Option<TlsAcceptor>,
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -145,37 +137,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Receiver {
     /// One that accepts everything.
     pub fn start() -> Self {
-        Self::over(None)
-    }
-
-    /// The same by TLS, with this certificate and key; of clients that have a certificate of that
-    /// authority, if there is one.
-    pub fn with_tls(certificate: &Path, key: &Path, clients: Option<&Path>) -> Self {
-        let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
-            .and_then(Iterator::collect)
-            .expect("certificates");
-        let key = PrivateKeyDer::from_pem_file(key).expect("a key");
-        let provider = Arc::new(ring::default_provider());
-        let verifier = clients.map(|root| {
-            let mut roots = RootCertStore::empty();
-            roots.add(CertificateDer::from_pem_file(root).expect("a certificate")).expect("a root");
-            let roots = Arc::new(roots);
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
-            verifier.build().expect("a verifier")
-        });
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_client_cert_verifier(
-                verifier.unwrap_or_else(WebPkiClientVerifier::no_client_auth),
-            )
-            .with_single_cert(chain, key)
-            .expect("a pair");
-        Self::over(Some(TlsAcceptor::from(Arc::new(config))))
-    }
-
-    fn over(tls: Option<TlsAcceptor>) -> Self {
         let inner = Inner {
             plan: Mutex::new(Box::new(|_| Answer::of(200))),
             requests: Mutex::default(),
@@ -184,7 +145,7 @@ impl Receiver {
         };
         let port = Port::reserve().expect("a port");
         let listener = listener(port.number());
-        let receiver = Self { port, inner: Arc::new(inner), tls, running: Mutex::new(None) };
+        let receiver = Self { port, inner: Arc::new(inner), running: Mutex::new(None) };
         receiver.serve(listener);
         receiver
     }
@@ -235,12 +196,12 @@ impl Receiver {
     }
 
     fn serve(&self, listener: TcpListener) {
-        let (inner, tls) = (Arc::clone(&self.inner), self.tls.clone());
+        let inner = Arc::clone(&self.inner);
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let Ok((stream, _)) = listener.accept().await else { continue };
-                connections.spawn(talk(Arc::clone(&inner), tls.clone(), stream));
+                connections.spawn(talk(Arc::clone(&inner), stream));
             }
         });
         *locked(&self.running) = Some(task);
@@ -267,18 +228,10 @@ fn listener(port: u16) -> TcpListener {
     TcpListener::from_std(socket.into()).expect("a listener")
 }
 
-async fn talk(inner: Arc<Inner>, tls: Option<TlsAcceptor>, stream: TcpStream) {
+async fn talk(inner: Arc<Inner>, stream: TcpStream) {
     let service = service_fn(|request| answer(Arc::clone(&inner), request));
     // An error is that of a client that is gone.
-    match tls {
-        None => drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await),
-        Some(tls) => {
-            if let Ok(stream) = tls.accept(stream).await {
-                let stream = TokioIo::new(stream);
-                drop(http1::Builder::new().serve_connection(stream, service).await);
-            }
-        }
-    }
+    drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
 }
 
 /// A key that is being answered, until that is done or the client is gone.

@@ -1,12 +1,11 @@
-//! TLS, signatures, and credentials: right, wrong, and changed while walpost runs.
+//! Signatures and credentials: right, wrong, and changed while walpost runs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use walpost_bed::CertificateAuthority;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 
 use super::fixture::HttpFixture;
-use super::receiver::{Answer, Received, Receiver};
+use super::receiver::{Answer, Received};
 use crate::promise::Promise;
 
 const SECRETS: [[u8; 32]; 2] = [[1; 32], [2; 32]];
@@ -98,51 +97,4 @@ async fn body_of_an_answer_is_logged_at_debug_alone() {
         // A stop would wait for the event.
         walpost.kill9().await;
     }
-}
-
-/// TLS 1.3 rejects a client without a certificate only after the client's handshake.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_certificate_is_shown_and_its_lack_is_noticed_before_the_first_event() {
-    let authority = CertificateAuthority::new();
-    let (server, own) = (authority.server("127.0.0.1"), authority.client("own", "walpost"));
-    let root = authority.root();
-    let receiver = Receiver::with_tls(&server.certificate, &server.key, Some(&root));
-    let mut fixture = HttpFixture::with(receiver).await;
-    fixture.url = fixture.url.replace("http://", "https://");
-    let toml = format!("[http]\nca_file = '{}'\n", root.display());
-    let fixture = fixture.configured(&toml);
-    let (code, said) = fixture.ended("check", &[]).await;
-    assert_ne!(code, Some(0));
-    assert!(said.contains("CertificateRequired"), "{said}");
-    let walpost = fixture.command("run").start();
-    walpost.await_line("CertificateRequired", SHORT_TIMEOUT).await;
-    stop(walpost).await;
-    let (certificate, key) = (own.certificate.display(), own.key.display());
-    let toml = format!("{toml}cert_file = '{certificate}'\nkey_file = '{key}'\n");
-    let fixture = fixture.configured(&toml);
-    let walpost = fixture.run().await;
-    fixture.insert(3, 3).await;
-    fixture.assert_exact().await;
-    stop(walpost).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_with_a_private_authority_is_used_and_verified() {
-    let (authority, stranger) = (CertificateAuthority::new(), CertificateAuthority::new());
-    let pair = authority.server("127.0.0.1");
-    let receiver = Receiver::with_tls(&pair.certificate, &pair.key, None);
-    let mut fixture = HttpFixture::with(receiver).await;
-    fixture.url = fixture.url.replace("http://", "https://");
-    let ca = |authority: &CertificateAuthority| {
-        format!("[http]\nca_file = '{}'\n", authority.root().display())
-    };
-    fixture.insert(10, 3).await;
-    let fixture = fixture.configured(&ca(&stranger));
-    let walpost = fixture.command("run").start();
-    walpost.await_line("TLS: invalid peer certificate", SHORT_TIMEOUT).await;
-    stop(walpost).await;
-    let fixture = fixture.configured(&ca(&authority));
-    let walpost = fixture.run().await;
-    fixture.assert_exact().await;
-    stop(walpost).await;
 }

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::fixture::{NatsFixture, STREAM, SUBJECTS};
-use super::security::{limited_to, users};
+use super::fixture::{NatsFixture, STREAM, SUBJECTS, limited_to, users};
 use crate::blame::{Refusing, Way, Whom, costs_the_refused_event_alone};
+use crate::promise::Promise as _;
 
 /// What keeps the event out.
 #[derive(Debug, Clone, Copy)]

@@ -67,29 +67,6 @@ async fn subject_can_have_the_key() {
     stop(walpost).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn backlog_and_large_transactions_are_in_the_stream_once_and_in_order() {
-    let fixture = NatsFixture::with(walpost_bed::Nats::builder().sync_interval("2m")).await;
-    fixture.insert(30_000, 100).await;
-    for _ in 0..50 {
-        fixture.insert(20, 7).await;
-    }
-    let walpost = fixture
-        .command("run")
-        .env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB")
-        .args(["--in-flight-bytes", "1MiB"])
-        .start();
-    fixture.assert_exact().await;
-    assert_eq!(fixture.nats.last_sequence(STREAM).await, 31_000);
-    let last = stop(walpost).await;
-    assert_eq!(last["delivered"], 31_000);
-    // A clean restart adds nothing.
-    let walpost = fixture.run().await;
-    fixture.insert(1, 1).await;
-    fixture.assert_exact().await;
-    stop(walpost).await;
-}
-
 /// The server has forgotten the ids of what is read again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replay_beyond_the_duplicate_window_adds_nothing() {

@@ -1,7 +1,6 @@
 //! A database with an outbox, an exchange of RabbitMQ with queues behind it, and the walpost binary
 //! between them.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +9,8 @@ use walpost_bed::{
     CertificateAuthority, Consumed, Major, Postgres, RabbitMq, RabbitQueues, SinkFixture,
 };
 
-use crate::promise::{Destination, Promise};
+use crate::promise::{Destination, Promise, over_sink};
+use crate::security::Secured;
 
 /// What the page lists for a user of walpost's own: the exchange, and the default one for dead
 /// letters.
@@ -22,14 +22,14 @@ pub const SIZE_MAX: usize = 100_000;
 /// A server that no test disturbs, and who signs its certificate.
 pub struct SharedServer {
     pub rabbit: Arc<RabbitMq>,
-    pub authority: CertificateAuthority,
+    pub authority: Arc<CertificateAuthority>,
 }
 
 /// Starts with the first test that asks for it, and goes with the process.
 pub async fn shared() -> &'static SharedServer {
     static SERVER: OnceCell<SharedServer> = OnceCell::const_new();
     let start = async || {
-        let authority = CertificateAuthority::new();
+        let authority = Arc::new(CertificateAuthority::new());
         let rabbit = RabbitMq::builder()
             .tls(&authority)
             .user("walpost", WRITES)
@@ -51,19 +51,7 @@ pub struct RabbitFixture {
     queues: RabbitQueues,
 }
 
-impl Deref for RabbitFixture {
-    type Target = SinkFixture;
-
-    fn deref(&self) -> &SinkFixture {
-        &self.sink
-    }
-}
-
-impl DerefMut for RabbitFixture {
-    fn deref_mut(&mut self) -> &mut SinkFixture {
-        &mut self.sink
-    }
-}
+over_sink!(RabbitFixture);
 
 impl RabbitFixture {
     /// On a server of its own, which the test may kill.
@@ -105,23 +93,24 @@ impl RabbitFixture {
         let exchange = format!("shared-{number}");
         let queues = RabbitQueues::new(Arc::clone(&rabbit), &exchange);
         let letters = format!("{exchange}.dead");
-        let fixture = Self { rabbit, exchange, letters, sink, queues };
-        fixture.configured("")
-    }
-
-    /// Further lines of the configuration file, in TOML's dotted form.
-    #[must_use]
-    pub fn configured(self, lines: &str) -> Self {
-        self.reconfigure(lines);
-        self
-    }
-
-    pub fn reconfigure(&self, lines: &str) {
-        let own = format!(
+        let mut fixture = Self { rabbit, exchange, letters, sink, queues };
+        let lines = format!(
             "rabbitmq.exchange = '{}'\npoison.dead_letter_topic = '{}'\n",
-            self.exchange, self.letters
+            fixture.exchange, fixture.letters
         );
-        self.sink.configure(&(own + lines));
+        fixture.configure_always(lines);
+        fixture
+    }
+
+    /// With a user of walpost's own besides, as the shared server has one.
+    pub async fn of_user() -> Self {
+        Self::new().await
+    }
+
+    pub async fn with_tls() -> Secured<Self> {
+        let mut fixture = Self::new().await;
+        fixture.url = fixture.rabbit.tls_url();
+        Secured { fixture, authority: Arc::clone(&shared().await.authority), _front: None }
     }
 
     pub fn queue(&self, number: u32) -> String {

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
-use walpost_bed::{Endpoints, eventually};
+use walpost_bed::fixture::{LONG_TIMEOUT, stop};
 
 use super::fixture::RabbitFixture;
 use crate::promise::Promise;
@@ -86,38 +85,5 @@ async fn message_has_key_topic_position_and_headers() {
     assert!(message.header("walpost.position").is_some_and(|position| position.len() == 25));
     let body: serde_json::Value = serde_json::from_slice(&message.body).expect("JSON");
     assert_eq!(body["a"], 1);
-    stop(walpost).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn status_metrics_and_readiness_are_those_of_rabbitmq() {
-    let fixture = RabbitFixture::bare(super::fixture::shared().await.rabbit.clone()).await;
-    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
-    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
-    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
-    assert_eq!(line["endpoint"], format!("127.0.0.1:{}", fixture.rabbit.port()));
-    let endpoints = Endpoints::of(&walpost).await;
-    fixture.insert(10, 3).await;
-    // The exchange does not exist.
-    let line = walpost.await_line("no exchange", SHORT_TIMEOUT).await;
-    assert!(line.contains("rabbitmq.exchange") && line.contains(&fixture.exchange), "{line}");
-    eventually(SHORT_TIMEOUT, "it is not ready", async || {
-        let (ready, text) = endpoints.readiness().await;
-        !ready && text.contains("RabbitMQ")
-    })
-    .await;
-    fixture.rabbit.exchange(&fixture.exchange, "fanout").await;
-    let queue = fixture.queue(0);
-    fixture.rabbit.queue(&queue, &[]).await;
-    fixture.rabbit.bind(&queue, &fixture.exchange, "").await;
-    eventually(LONG_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    assert!(fixture.rabbit.length(&queue).await >= 10);
-    let metrics = endpoints.metrics().await;
-    let published = r#"walpost_events_published_total{database="postgres",slot="walpost",topic="outbox.event.order"} 10"#;
-    assert!(metrics.contains(published), "{metrics}");
-    let status = endpoints.status().await;
-    assert_eq!(status["sink"], "RabbitMQ");
-    assert_eq!(status["sink_connected"], true);
     stop(walpost).await;
 }

@@ -64,6 +64,25 @@ async fn blocked_and_frozen_broker_is_waited_for() {
     stop(walpost).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_exchange_is_awaited_and_named() {
+    let fixture = RabbitFixture::bare(Arc::clone(&shared().await.rabbit)).await;
+    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
+    let endpoints = Endpoints::of(&walpost).await;
+    fixture.insert(10, 3).await;
+    let line = walpost.await_line("no exchange", SHORT_TIMEOUT).await;
+    assert!(line.contains("rabbitmq.exchange") && line.contains(&fixture.exchange), "{line}");
+    assert!(!endpoints.are_ready().await);
+    let queue = fixture.queue(0);
+    fixture.rabbit.exchange(&fixture.exchange, "fanout").await;
+    fixture.rabbit.queue(&queue, &[]).await;
+    fixture.rabbit.bind(&queue, &fixture.exchange, "").await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    assert!(fixture.rabbit.length(&queue).await >= 10);
+    eventually(SHORT_TIMEOUT, "it is ready", async || endpoints.are_ready().await).await;
+    stop(walpost).await;
+}
+
 /// As one without a majority of its members. The keys of other queues do not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queue_that_confirms_nothing_is_reported_and_waited_for() {

@@ -43,31 +43,6 @@ async fn entry_has_the_fields_of_the_record() {
     stop(walpost).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn backlog_and_large_transactions_are_in_the_stream_once_and_in_order() {
-    let fixture = RedisFixture::new().await;
-    fixture.insert(30_000, 100).await;
-    for _ in 0..50 {
-        fixture.insert(20, 7).await;
-    }
-    let walpost = fixture
-        .command("run")
-        .env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB")
-        .args(["--in-flight-bytes", "1MiB"])
-        .start();
-    fixture.assert_exact().await;
-    let ids: Vec<_> =
-        fixture.redis.entries(STREAM).await.into_iter().map(|entry| entry.id).collect();
-    assert_eq!(ids.len(), 31_000);
-    let last = stop(walpost).await;
-    assert_eq!(last["delivered"], 31_000);
-    // A clean restart adds nothing.
-    let walpost = fixture.run().await;
-    fixture.insert(1, 1).await;
-    fixture.assert_exact().await;
-    stop(walpost).await;
-}
-
 /// What was trimmed cannot be seen in the stream any more, and is still not added again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replay_adds_nothing_of_what_was_trimmed() {

@@ -3,47 +3,25 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::fixture::SqsFixture;
-use super::front::{Deed, Front, Received};
+use super::front::{Deed, Received};
 use crate::blame::{
     BAD, Refusing, UNSTEADY, Way, Whom, costs_no_event, costs_the_refused_event_alone,
 };
 
 /// How a batch with a refused message is answered.
 #[derive(Debug, Clone, Copy)]
-enum Answer {
+pub enum Answer {
     /// With an error of the message, by a fault of the sender.
     Entry(&'static str),
     /// With an error of the request: status and code.
     Request(u16, &'static str),
 }
 
-/// The server in front of ElasticMQ, with the fixture.
-struct Refused {
-    fixture: SqsFixture,
-    front: Front,
-}
-
-impl std::ops::Deref for Refused {
-    type Target = walpost_bed::SinkFixture;
-
-    fn deref(&self) -> &walpost_bed::SinkFixture {
-        &self.fixture
-    }
-}
-
-impl crate::promise::Promise for Refused {
-    const ONCE: bool = <SqsFixture as crate::promise::Promise>::ONCE;
-
-    async fn records(&self) -> Vec<walpost_bed::Consumed> {
-        self.fixture.records().await
-    }
-}
-
-impl Refusing for Refused {
+impl Refusing for SqsFixture {
     type Answer = Answer;
 
     async fn refuses(&mut self, answer: Answer, whom: Whom) {
-        self.front.does(move |request| deed(request, answer, whom));
+        self.front().does(move |request| deed(request, answer, whom));
     }
 }
 
@@ -62,10 +40,9 @@ fn deed(request: &Received, answer: Answer, whom: Whom) -> Deed {
 }
 
 async fn assert_with(ways: &[Way<Answer>]) {
-    let (fixture, front) = SqsFixture::behind_front().await;
-    let mut refused = Refused { fixture, front };
-    refused.configure("[poison]\nrefused = 'skip'\ntoo_large = 'skip'\n");
-    costs_the_refused_event_alone(&mut refused, ways).await;
+    let mut fixture = SqsFixture::behind_front().await;
+    fixture.configure("[poison]\nrefused = 'skip'\ntoo_large = 'skip'\n");
+    costs_the_refused_event_alone(&mut fixture, ways).await;
 }
 
 fn way(name: &'static str, answer: Answer, cause: &'static str) -> Way<Answer> {
@@ -95,7 +72,8 @@ async fn other_errors_cost_the_refused_event_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_machines_among_others_cost_no_event() {
     for is_refused in UNSTEADY {
-        let (fixture, front) = SqsFixture::behind_front().await;
+        let fixture = SqsFixture::behind_front().await;
+        let front = fixture.front();
         fixture.configure("[poison]\nrefused = 'skip'\n");
         let requests = AtomicU32::new(0);
         front.does(move |request| {

@@ -1,15 +1,16 @@
 //! A database with an outbox, a queue, and the walpost binary between them.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::json;
 use tokio::sync::OnceCell;
-use walpost_bed::{Consumed, ElasticMq, Major, Postgres, SinkFixture};
+use walpost_bed::{CertificateAuthority, Consumed, ElasticMq, Major, Postgres, SinkFixture};
 
 use super::front::Front;
-use crate::promise::{Destination, Promise};
+use crate::promise::{Destination, Promise, over_sink};
+use crate::security::Secured;
+use crate::tls_front::TlsFront;
 
 /// Any credentials will do for ElasticMQ; nothing else is asked for some.
 pub const VARIABLES: &[(&str, &str)] = &[
@@ -27,21 +28,10 @@ pub struct SqsFixture {
     pub queue: String,
     pub letters: String,
     sink: SinkFixture,
+    front: Option<Arc<Front>>,
 }
 
-impl Deref for SqsFixture {
-    type Target = SinkFixture;
-
-    fn deref(&self) -> &SinkFixture {
-        &self.sink
-    }
-}
-
-impl DerefMut for SqsFixture {
-    fn deref_mut(&mut self) -> &mut SinkFixture {
-        &mut self.sink
-    }
-}
+over_sink!(SqsFixture);
 
 /// One server for the tests that do not stop it.
 async fn shared() -> Arc<ElasticMq> {
@@ -71,22 +61,28 @@ impl SqsFixture {
         let url = elasticmq.queue_url(&queue);
         let postgres = Postgres::start(Major::V15).await;
         let sink = SinkFixture::over(postgres, "sqs", url, VARIABLES).await;
-        Self { elasticmq, queue, letters, sink }
+        Self { elasticmq, queue, letters, sink, front: None }
+    }
+
+    pub async fn with_tls() -> Secured<Self> {
+        let (mut fixture, authority) = (Self::new().await, CertificateAuthority::new());
+        let front = TlsFront::before(fixture.port(), &authority.server("front"), None).await;
+        fixture.url = fixture.url_at(front.port()).replace("http://", "https://");
+        Secured { fixture, authority: Arc::new(authority), _front: Some(front) }
     }
 
     /// Behind a server that may answer otherwise.
-    pub async fn behind_front() -> (Self, Front) {
+    pub async fn behind_front() -> Self {
         let mut fixture = Self::new().await;
         let front = Front::start(fixture.elasticmq.port());
         fixture.url = ElasticMq::queue_url_at(front.port(), &fixture.queue);
-        (fixture, front)
+        fixture.front = Some(Arc::new(front));
+        fixture
     }
 
-    /// A configuration file that every command has from here on.
-    #[must_use]
-    pub fn configured(self, toml: &str) -> Self {
-        self.configure(toml);
-        self
+    /// The server in front, if there is one.
+    pub fn front(&self) -> Arc<Front> {
+        Arc::clone(self.front.as_ref().expect("it is behind one"))
     }
 }
 
@@ -95,10 +91,18 @@ impl Promise for SqsFixture {
     async fn records(&self) -> Vec<Consumed> {
         self.elasticmq.records(&self.queue).await
     }
+
+    fn assert_one_at_a_time(&self) {
+        if let Some(front) = &self.front {
+            front.assert_one_at_a_time();
+        }
+    }
 }
 
 impl Destination for SqsFixture {
     const NAME: &str = "Amazon SQS";
+    const SUBJECT: &str = "SQS";
+    const HAS_CONNECTION: bool = false;
     // It may have forgotten what it was sent.
     const ONCE_LATER: bool = false;
     const BACKLOG: (u32, u32) = (2000, 500);

@@ -2,7 +2,6 @@
 //! loses an answer, as a test wants. It sees which message groups are under way at a time.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -13,14 +12,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
-use rustls::ServerConfig;
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_rustls::TlsAcceptor;
 
 /// A request of the API.
 #[derive(Debug, Clone)]
@@ -45,10 +39,11 @@ impl Received {
         self.action == "SendMessageBatch"
     }
 
+    /// The groups of a batch, with their queue.
     fn groups(&self) -> Vec<String> {
-        let entries = self.entries();
+        let (entries, queue) = (self.entries(), &self.body["QueueUrl"]);
         let groups = entries.iter().map(|entry| entry["MessageGroupId"].as_str());
-        groups.map(|group| group.expect("a group").to_owned()).collect()
+        groups.map(|group| format!("{queue} {}", group.expect("a group"))).collect()
     }
 }
 
@@ -95,26 +90,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Front {
     /// One that passes everything on to that port.
-    pub fn start(port: u16) -> Self {
-        Self::over(port, None)
-    }
-
-    /// The same by TLS, with this certificate and key.
-    pub fn with_tls(port: u16, certificate: &Path, key: &Path) -> Self {
-        let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
-            .and_then(Iterator::collect)
-            .expect("certificates");
-        let key = PrivateKeyDer::from_pem_file(key).expect("a key");
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .expect("a pair");
-        Self::over(port, Some(TlsAcceptor::from(Arc::new(config))))
-    }
-
-    fn over(behind: u16, tls: Option<TlsAcceptor>) -> Self {
+    pub fn start(behind: u16) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("an option");
         let port = listener.local_addr().expect("bound").port();
@@ -133,7 +109,7 @@ impl Front {
             let mut connections = JoinSet::new();
             loop {
                 let Ok((stream, _)) = listener.accept().await else { continue };
-                connections.spawn(talk(Arc::clone(&served), tls.clone(), stream));
+                connections.spawn(talk(Arc::clone(&served), stream));
             }
         });
         Self { port, inner, task }
@@ -182,18 +158,10 @@ impl Drop for Front {
     }
 }
 
-async fn talk(inner: Arc<Inner>, tls: Option<TlsAcceptor>, stream: TcpStream) {
+async fn talk(inner: Arc<Inner>, stream: TcpStream) {
     let service = service_fn(|request| answer(Arc::clone(&inner), request));
     // An error is that of a client that is gone, or an answer that is lost.
-    match tls {
-        None => drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await),
-        Some(tls) => {
-            if let Ok(stream) = tls.accept(stream).await {
-                let stream = TokioIo::new(stream);
-                drop(http1::Builder::new().serve_connection(stream, service).await);
-            }
-        }
-    }
+    drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
 }
 
 /// The groups of a batch, until it is answered or the client is gone.

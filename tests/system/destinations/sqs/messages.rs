@@ -100,7 +100,8 @@ async fn events_without_a_key_have_groups_of_their_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_have_ten_messages_of_different_groups_and_go_side_by_side() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     front.delays(Duration::from_millis(50));
     fixture.insert(2000, 500).await;
     let walpost = fixture.run().await;
@@ -118,7 +119,8 @@ async fn requests_have_ten_messages_of_different_groups_and_go_side_by_side() {
 /// A batch has 256 KiB at most, so that no server rejects it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_messages_go_in_requests_of_their_own() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     let sql = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
                SELECT 'order', i::text, 'placed', to_jsonb(repeat('x', i % 3 * 100000)) \
                  FROM generate_series(1, 12) AS i";

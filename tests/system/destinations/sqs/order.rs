@@ -29,7 +29,8 @@ fn counted(front: &Front, plan: impl Fn(u32, usize) -> Deed + Send + Sync + 'sta
 /// Of each batch the first fails, or the last, or every second one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_fail_singly_keep_the_order_of_their_keys() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     counted(&front, |number, entries| {
         let places = match number % 4 {
             0 => vec![0],
@@ -53,7 +54,8 @@ async fn messages_that_fail_singly_keep_the_order_of_their_keys() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_requests_are_made_again() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     counted(&front, |number, _| match number % 5 {
         0 => Deed::Error(400, "RequestThrottled", "slow down"),
         2 => Deed::Error(500, "InternalFailure", "sorry"),
@@ -74,7 +76,8 @@ async fn refused_requests_are_made_again() {
 /// The queue has the messages, and walpost does not know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_answers_repeat_nothing() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     counted(&front, |number, _| if number % 3 == 1 { Deed::Lose } else { Deed::Pass });
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.inner.postgres, 200);
@@ -88,7 +91,8 @@ async fn lost_answers_repeat_nothing() {
 /// A message that fails does not hold other keys back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failing_key_delays_no_other_one() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     let fails_key_1 = |request: &super::front::Received| {
         let places = request.entries().into_iter().enumerate().filter_map(|(at, entry)| {
             (entry["MessageGroupId"] == "1").then_some((at, "InternalError", false))
@@ -114,7 +118,8 @@ async fn failing_key_delays_no_other_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_walpost_repeats_nothing_within_the_window() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     kills::killed_walpost(&fixture).await;
     let sent: usize = front.batches().iter().map(|batch| batch.entries().len()).sum();
     let stored = fixture.records().await.len();

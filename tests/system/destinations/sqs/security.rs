@@ -1,13 +1,13 @@
-//! TLS, and credentials: right, wrong, missing, and changed while walpost runs.
+//! Credentials: right, wrong, missing, and changed while walpost runs.
 
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
-use walpost_bed::{CertificateAuthority, ElasticMq, WalpostBuilder, eventually};
+use walpost_bed::{WalpostBuilder, eventually};
 
 use super::fixture::SqsFixture;
-use super::front::{Deed, Front, Received};
+use super::front::{Deed, Received};
 use crate::promise::Promise;
 
 /// Accepts requests that are signed with this key for that region.
@@ -35,7 +35,8 @@ fn without_credentials(command: WalpostBuilder) -> WalpostBuilder {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_credentials_and_region_end_the_start() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     front.does(takes("AKIDBED", "elasticmq"));
     fixture.insert(3, 3).await;
     let wrong = fixture.command("run").env("AWS_ACCESS_KEY_ID", "AKIDOTHER").start();
@@ -67,7 +68,8 @@ async fn unknown_region_is_named() {
 /// A right that is missing is named, and rights that are revoked are waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revoked_right_is_waited_for() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     let said = "User is not authorized to perform: sqs:sendmessage";
     let denied = move |_: &Received| Deed::Error(403, "AccessDenied", said);
     front.does(denied);
@@ -94,7 +96,8 @@ async fn revoked_right_is_waited_for() {
 /// Those of a profile are read again once they are rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_of_a_file_are_rotated_while_walpost_runs() {
-    let (fixture, front) = SqsFixture::behind_front().await;
+    let fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("credentials");
     let write = |key: &str| {
@@ -118,46 +121,11 @@ async fn credentials_of_a_file_are_rotated_while_walpost_runs() {
     stop(walpost).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_with_a_private_authority_is_used_and_verified() {
-    let (authority, stranger) = (CertificateAuthority::new(), CertificateAuthority::new());
-    let pair = authority.server("127.0.0.1");
-    let mut fixture = SqsFixture::new().await;
-    let front = Front::with_tls(fixture.elasticmq.port(), &pair.certificate, &pair.key);
-    fixture.url =
-        ElasticMq::queue_url_at(front.port(), &fixture.queue).replace("http://", "https://");
-    let ca = |authority: &CertificateAuthority| {
-        format!("[sqs]\nca_file = '{}'\n", authority.root().display())
-    };
-    fixture.insert(10, 3).await;
-    let fixture = fixture.configured(&ca(&stranger));
-    let walpost = fixture.command("run").start();
-    walpost.await_line("invalid peer certificate", SHORT_TIMEOUT).await;
-    stop(walpost).await;
-    let no_file = directory_file("no certificate");
-    let toml = format!("[sqs]\nca_file = '{}'\n", no_file.path().display());
-    let fixture = fixture.configured(&toml);
-    let walpost = fixture.command("run").start();
-    walpost.await_line("no usable certificate", SHORT_TIMEOUT).await;
-    stop(walpost).await;
-    let fixture = fixture.configured(&ca(&authority));
-    let walpost = fixture.run().await;
-    fixture.assert_exact().await;
-    stop(walpost).await;
-    let (code, said) = fixture.ended("check", &[]).await;
-    assert!(said.contains("is a FIFO queue"), "{code:?} {said}");
-}
-
-fn directory_file(text: &str) -> tempfile::NamedTempFile {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), text).expect("written");
-    file
-}
-
 /// The server of the requests can be another one than that of the URL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn endpoint_is_where_requests_go() {
-    let (mut fixture, front) = SqsFixture::behind_front().await;
+    let mut fixture = SqsFixture::behind_front().await;
+    let front = fixture.front();
     front.does(takes("AKIDBED", "eu-west-3"));
     fixture.url = format!("https://sqs.eu-west-3.amazonaws.com/000000000000/{}", fixture.queue);
     let toml = format!("[sqs]\nendpoint = 'http://127.0.0.1:{}'\n", front.port());

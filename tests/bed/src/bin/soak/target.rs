@@ -62,8 +62,8 @@ impl Wanted {
 
 /// The servers that are published to, and the database with how walpost is started.
 pub(crate) enum Target {
-    Kafka { kafka: Kafka, fixture: Fixture, delivery: Delivery, producers: String },
-    Sink { server: Destination, fixture: SinkFixture },
+    Kafka { kafka: Kafka, fixture: Box<Fixture>, delivery: Delivery, producers: String },
+    Sink { server: Destination, fixture: Box<SinkFixture> },
 }
 
 /// The rows of an epoch: their topic, and what was there before.
@@ -84,7 +84,7 @@ impl Target {
                 let fixture = Fixture::over_server(postgres, &bootstrap, &[]).await;
                 fixture.adopt(STATE_TOPIC).await;
                 let fixture = fixture.option("--state-topic", STATE_TOPIC);
-                let fixture = fixture.option("--delivery", delivery.name());
+                let fixture = Box::new(fixture.option("--delivery", delivery.name()));
                 Self::Kafka { kafka, fixture, delivery, producers }
             }
             Wanted::Sink(kind) => {
@@ -97,7 +97,7 @@ impl Target {
                 if server.has_position() {
                     fixture.adopt().await;
                 }
-                Self::Sink { server, fixture }
+                Self::Sink { server, fixture: Box::new(fixture) }
             }
         }
     }
