@@ -293,7 +293,7 @@ impl TlsFault {
 /// The remedy for a rejection that persists until a change of configuration.
 fn advice(error: &ServerError) -> Option<&'static str> {
     Some(match error.sqlstate?.as_str() {
-        "28P01" => "the password is wrong, or the user does not exist",
+        "28P01" => "the password is wrong, or the user does not exist or has none",
         "28000" if error.is_of_routine(HBA_ROUTINE) => {
             "add a hostssl line with scram-sha-256 for this user, database and address to \
              pg_hba.conf, or change sslmode"
@@ -426,7 +426,11 @@ mod tests {
             assert!(text.contains(r"no\nok\u{1b}[2Kxxx") && text.len() < 3000, "{text}");
             assert!(text.contains(code), "{text}");
         }
-        assert!(of_code(&message, "28P01").to_string().ends_with("or the user does not exist"));
+        assert!(
+            of_code(&message, "28P01")
+                .to_string()
+                .ends_with("or the user does not exist or has none")
+        );
         let host = "db".to_owned();
         let error = ConnectError::NoHost(vec![ConnectError::Protocol { host, message }]);
         assert!(!error.to_string().contains(char::is_control), "{error}");

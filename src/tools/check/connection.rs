@@ -229,7 +229,10 @@ fn unreachable(error: &ConnectError, subject: &'static str) -> Finding {
         ),
         _ => finding("connection_broken")
             .why("the connection was closed before the session was established")
-            .advice("read the server's log, and check what is in between (firewall, proxy)"),
+            .advice(
+                "see that this is PostgreSQL's port, 5432 by default, and not another server's; read the \
+                 server's log, and check what is in between (firewall, proxy)",
+            ),
     }
 }
 
@@ -341,8 +344,8 @@ fn hba_advice(from: Option<IpAddr>, conninfo: &ConnInfo) -> String {
 fn authentication(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> Finding {
     Finding::error((subject, "authentication"), said(error))
         .why(
-            "the server rejects the credentials, and does not reveal whether the role or the \
-             password is wrong",
+            "the server rejects the credentials, and does not reveal whether the role does not exist, has \
+             no password, or has another one",
         )
         .advice(format!(
             "set the correct password in PGPASSWORD, a password file (~/.pgpass) or \
