@@ -9,6 +9,7 @@ use super::link::{NatsLink, Synced};
 use super::message::{Target, not_allowed, too_large};
 use super::state_key::Last;
 use crate::destination::parts::Failure;
+use crate::destination::parts::chained::Chained;
 use crate::destination::parts::claims::Claims;
 use crate::destination::parts::link::{Event, Linked, Producer};
 use crate::ledger::Seq;
@@ -43,9 +44,7 @@ const NO_END: u64 = i64::MAX as u64;
 /// A stream of JetStream.
 pub(crate) struct NatsSink {
     target: Target,
-    claims: Claims<Option<Last>>,
-    producer: Producer<NatsLink>,
-    chain: Option<Chain>,
+    chained: Chained<NatsLink, Option<Last>, Chain>,
     /// The highest sequence number that was acknowledged in this process.
     acknowledged: u64,
     /// Subjects to which the server has not let the user publish, and since when.
@@ -57,7 +56,6 @@ pub(crate) struct NatsSink {
 /// What is there, and what was sent, over the current connection.
 struct Chain {
     synced: Synced,
-    version: u64,
     /// The sequence number of the last message that was sent.
     tail: u64,
     /// The position of its event.
@@ -85,88 +83,56 @@ impl NatsSink {
     }
 
     fn over(target: Target, claims: Claims<Option<Last>>, producer: Producer<NatsLink>) -> Self {
-        let (chain, denied, asking) = (None, Vec::new(), None);
-        Self { target, claims, producer, chain, acknowledged: 0, denied, asking }
+        let (denied, asking) = (Vec::new(), None);
+        Self { target, chained: Chained::new(claims, producer), acknowledged: 0, denied, asking }
     }
 
     fn synced(&mut self, mut synced: Synced) {
         if synced.end < self.acknowledged {
-            self.producer.conditions.push(Condition::Regressed(format!(
+            self.chained.producer.conditions.push(Condition::Regressed(format!(
                 "stream {} ends at message {}, and NATS has acknowledged {}",
                 self.target.stream, synced.end, self.acknowledged
             )));
             return;
         }
-        let Some(version) = self.producer.asked() else { return };
         self.acknowledged = synced.end;
-        self.claims.set_last(synced.last);
         let position = synced.last.map(|last| last.position);
         self.denied.retain(|(_, since)| since.elapsed() < RETRY_SUBJECT);
         synced.limits.denied = self.denied.iter().map(|(subject, _)| subject.clone()).collect();
-        self.chain = Some(Chain { tail: synced.end, position, previous: None, version, synced });
+        let chain = Chain { tail: synced.end, position, previous: None, synced };
+        self.chained.begin(chain.synced.last, chain);
     }
 
     fn stored(&mut self, batch: &Sent, at: Instant) {
         if batch.only_asks {
             if let Some(seq) = self.asking.take() {
-                self.producer.in_flight -= 1;
-                self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+                let producer = &mut self.chained.producer;
+                producer.in_flight -= 1;
+                producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
             }
             return;
         }
         self.acknowledged = batch.last.seq;
-        self.claims.set_last(Some(batch.last));
-        self.producer.delivered(&batch.tally, at);
+        self.chained.claims.set_last(Some(batch.last));
+        self.chained.producer.delivered(&batch.tally, at);
     }
 
     /// The connection is of no use any more.
     fn failed(&mut self, failure: &Failure) {
-        let is_idle = self.producer.in_flight == 0;
-        let version = self.chain.take().map(|chain| chain.version);
-        let version = self.producer.asked().or(version);
         let asking = self.asking.take();
-        self.producer.reports.extend(failure.report());
         if let Failure::Denied(subject) = failure {
             self.denied.truncate(DENIED_MAX - 1);
             self.denied.insert(0, (subject.clone(), Instant::now()));
             if let Some(seq) = asking {
                 let outcome = Outcome::Suspect(not_allowed(subject));
-                self.producer.reports.push(Report::new(seq, outcome));
+                self.chained.producer.reports.push(Report::new(seq, outcome));
             }
         }
-        match failure {
-            Failure::Fenced => {
-                if let Some(version) = version {
-                    self.claims.clear(version);
-                }
-            }
-            // A new session says what an operator has to do.
-            Failure::Stream(_) => {}
-            _ if is_idle => return self.producer.ask_under(&self.claims),
-            _ => {}
-        }
-        self.producer.metrics.publish_error(&self.target.stream, failure.code());
-        self.break_off(failure.to_string());
-    }
-
-    /// What is in flight is to be produced again.
-    fn break_off(&mut self, reason: String) {
-        self.chain = None;
-        self.producer.break_off(reason);
-    }
-
-    /// Asks for a connection if there is none to send messages over.
-    fn check_chain(&mut self) {
-        if self.chain.as_ref().is_none_or(|chain| chain.version != self.claims.version()) {
-            if self.chain.take().is_some() && self.producer.in_flight > 0 {
-                self.break_off("the state key was opened again".to_owned());
-            }
-            self.producer.ask_under(&self.claims);
-        }
+        self.chained.failed(failure, &self.target.stream);
     }
 
     fn refused(&self, topic: &str, refusal: Refusal) -> Refusal {
-        self.producer.metrics.publish_error(topic, REFUSED);
+        self.chained.producer.metrics.publish_error(topic, REFUSED);
         refusal
     }
 }
@@ -186,11 +152,11 @@ impl Outlet for NatsSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        self.check_chain();
-        let Some(chain) = &self.chain else { return Err(ProduceError::Full) };
+        self.chained.connect();
+        let Some(chain) = self.chained.chain() else { return Err(ProduceError::Full) };
         let at = Instant::now();
         if chain.synced.last.is_some_and(|last| position <= last.position) {
-            self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            self.chained.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
             return Ok(());
         }
         if chain.position.is_some_and(|last| position <= last) {
@@ -200,15 +166,17 @@ impl Outlet for NatsSink {
         let last = (chain.tail, chain.previous.as_deref());
         let built = self.target.message((seq, record), Some(&id), last, &chain.synced.limits);
         let message = built.map_err(|refusal| refusing(self.refused(record.topic, refusal)))?;
-        let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
-        let batch = self.producer.batch.get_or_insert_with(|| Batch::new(chain.tail, position, at));
+        let Chained { producer, chain: Some((_, chain)), .. } = &mut self.chained else {
+            return Err(ProduceError::Full);
+        };
+        let batch = producer.batch.get_or_insert_with(|| Batch::new(chain.tail, position, at));
         batch.push(message, position, record);
         chain.tail += 1;
         (chain.position, chain.previous) = (Some(position), Some(id));
         let is_full = batch.is_full();
-        self.producer.in_flight += 1;
+        producer.in_flight += 1;
         if is_full {
-            self.producer.flush();
+            producer.flush();
         }
         crate::crash_points::point!("produced");
         Ok(())
@@ -229,23 +197,25 @@ impl Outlet for NatsSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        self.check_chain();
-        let Some(chain) = &self.chain else { return Err(ProduceError::Full) };
+        self.chained.connect();
+        let Some(chain) = self.chained.chain() else { return Err(ProduceError::Full) };
         // Without an id: a cluster may remember that of a message which it does not store.
         let built = self.target.message((seq, record), None, (NO_END, None), &chain.synced.limits);
         let mut batch = Batch::new(chain.tail, position, Instant::now());
         let message = built.map_err(refusing)?;
         batch.push(message, position, record);
         batch.sent.only_asks = true;
-        self.producer.flush();
-        (self.asking, self.producer.batch) = (Some(seq), Some(batch));
-        self.producer.in_flight += 1;
-        self.producer.flush();
+        self.asking = Some(seq);
+        let producer = &mut self.chained.producer;
+        producer.flush();
+        producer.batch = Some(batch);
+        producer.in_flight += 1;
+        producer.flush();
         Ok(())
     }
 
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
-        let limits = self.chain.as_ref().map(|chain| &chain.synced.limits);
+        let limits = self.chained.chain().map(|chain| &chain.synced.limits);
         match limits.and_then(|limits| too_large(bytes, limits)) {
             None => Ok(()),
             Some(refusal) => Err(self.refused(topic, refusal)),
@@ -261,11 +231,11 @@ impl Linked for NatsSink {
     const IS_FENCED_BY_STATE: bool = true;
 
     fn producer(&self) -> &Producer<NatsLink> {
-        &self.producer
+        &self.chained.producer
     }
 
     fn producer_mut(&mut self) -> &mut Producer<NatsLink> {
-        &mut self.producer
+        &mut self.chained.producer
     }
 
     fn happened(&mut self, event: Event<NatsLink>) {
@@ -277,13 +247,11 @@ impl Linked for NatsSink {
     }
 
     fn connect(&mut self) {
-        if self.chain.is_none() {
-            self.producer.ask_under(&self.claims);
-        }
+        self.chained.connect();
     }
 
     fn forget_sent(&mut self) {
-        (self.chain, self.asking) = (None, None);
+        (self.chained.chain, self.asking) = (None, None);
     }
 }
 
@@ -333,7 +301,7 @@ mod tests {
         let limits = Limits { bytes: 999, from: "max_payload", subjects, denied };
         let writer = Writer::new("o", 1);
         let synced = Synced { writer, end, last, limits };
-        sink.producer.happened(Event::Synced(synced));
+        sink.chained.producer.happened(Event::Synced(synced));
         sink.take_reports(&mut Vec::new());
     }
 
@@ -345,7 +313,7 @@ mod tests {
     fn nothing_is_published_behind_lost_messages_until_they_are_produced_again() {
         let (mut sink, mut received) = sink();
         assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full), "the state key is not open");
-        sink.claims.set("c".to_owned());
+        sink.chained.claims.set("c".to_owned());
         assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
         assert!(is_sync(&mut received));
         synced(&mut sink, 40, None);
@@ -354,7 +322,7 @@ mod tests {
         sink.take_reports(&mut reports);
         assert!(matches!(received.try_recv(), Ok(Order::Send { .. })) && reports.is_empty());
         let failure = Failure::Unreachable("gone".to_owned());
-        sink.producer.happened(Event::Failed(failure));
+        sink.chained.producer.happened(Event::Failed(failure));
         assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
         assert_eq!(produce(&mut sink, 3), Err(ProduceError::Full));
         assert!(!is_sync(&mut received), "it would be published behind 1 and 2");
@@ -377,7 +345,7 @@ mod tests {
 
     fn opened() -> NatsSink {
         let (mut sink, _) = sink();
-        sink.claims.set("c".to_owned());
+        sink.chained.claims.set("c".to_owned());
         sink.take_conditions();
         synced(&mut sink, 40, None);
         sink
@@ -388,11 +356,11 @@ mod tests {
         for is_newer in [true, false] {
             let mut sink = opened();
             if is_newer {
-                sink.claims.set("newer".to_owned());
+                sink.chained.claims.set("newer".to_owned());
             }
-            sink.producer.happened(Event::Failed(Failure::Fenced));
+            sink.chained.producer.happened(Event::Failed(Failure::Fenced));
             sink.take_events();
-            assert_eq!(sink.claims.current().is_some(), is_newer);
+            assert_eq!(sink.chained.claims.current().is_some(), is_newer);
         }
     }
 
@@ -403,7 +371,7 @@ mod tests {
             assert_eq!(produce(&mut sink, 1), Ok(()));
             let (seq, reason) = (Some(Seq::new(1)), "because".to_owned());
             let failure = Failure::Record { number: 0, seq, is_known, reason };
-            sink.producer.happened(Event::Failed(failure));
+            sink.chained.producer.happened(Event::Failed(failure));
             let mut reports = Vec::new();
             sink.take_reports(&mut reports);
             let outcomes: Vec<_> = reports.into_iter().map(|report| report.outcome).collect();
@@ -418,10 +386,10 @@ mod tests {
     #[test]
     fn subject_that_cannot_be_published_to_is_for_the_core_which_can_ask_about_others() {
         let (mut sink, mut received) = sink();
-        sink.claims.set("c".to_owned());
+        sink.chained.claims.set("c".to_owned());
         sink.take_conditions();
         synced(&mut sink, 40, None);
-        sink.chain.as_mut().expect("open").synced.limits.subjects = vec!["t".to_owned()];
+        sink.chained.chain.as_mut().expect("open").1.synced.limits.subjects = vec!["t".to_owned()];
         for topic in ["other", "dead"] {
             let refused = produce_to(&mut sink, 1, topic);
             assert!(matches!(&refused, Err(ProduceError::Suspect(_))), "{refused:?}");
@@ -437,14 +405,14 @@ mod tests {
         let expected = batch.messages[0].headers.get("Nats-Expected-Last-Sequence");
         assert_eq!(expected.map(async_nats::HeaderValue::as_str), Some("9223372036854775807"));
         let now = Instant::now();
-        sink.producer.happened(Event::Done(batch.sent, now));
+        sink.chained.producer.happened(Event::Done(batch.sent, now));
         let mut reports = Vec::new();
         sink.take_reports(&mut reports);
         assert_eq!(reports, [Report { seq, outcome: Outcome::Delivered, at: now }]);
         // Nothing is stored by that.
         assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
         let (_, seq) = asked(&mut sink, "t");
-        sink.producer.happened(Event::Failed(Failure::Denied("t".to_owned())));
+        sink.chained.producer.happened(Event::Failed(Failure::Denied("t".to_owned())));
         sink.take_reports(&mut reports);
         let last = reports.pop().map(|report| (report.seq, report.outcome));
         assert_eq!(last, Some((seq, Outcome::Suspect(not_allowed("t")))));
@@ -453,11 +421,11 @@ mod tests {
     #[test]
     fn messages_that_were_acknowledged_and_are_gone_are_reported() {
         let (mut sink, _received) = sink();
-        sink.claims.set("c".to_owned());
+        sink.chained.claims.set("c".to_owned());
         sink.take_conditions();
         synced(&mut sink, 7, Some(7));
         assert_eq!(sink.take_conditions(), []);
-        sink.chain = None;
+        sink.chained.chain = None;
         sink.take_conditions();
         synced(&mut sink, 6, Some(6));
         let conditions = sink.take_conditions();

@@ -6,6 +6,7 @@
 )]
 
 pub(crate) mod attempts;
+pub(crate) mod chained;
 pub(crate) mod check;
 pub(crate) mod claims;
 pub(crate) mod delays;

@@ -9,6 +9,7 @@ use super::entry_id::EntryId;
 use super::link::{RedisLink, Synced};
 use super::script::FIELDS_MAX;
 use crate::destination::parts::Failure;
+use crate::destination::parts::chained::Chained;
 use crate::destination::parts::claims::Claims;
 use crate::destination::parts::link::{Event, Linked, Producer};
 use crate::ledger::Seq;
@@ -40,9 +41,7 @@ const REFUSED: &str = "refused";
 /// A stream on a Redis server.
 pub(crate) struct RedisSink {
     keys: Keys,
-    claims: Claims<EntryId>,
-    producer: Producer<RedisLink>,
-    chain: Option<Chain>,
+    chained: Chained<RedisLink, EntryId, Chain>,
     /// The size of a value that the server accepts, as far as known, in bytes.
     value_max: u64,
 }
@@ -50,7 +49,6 @@ pub(crate) struct RedisSink {
 /// What is there, and what was sent, over the current connection.
 struct Chain {
     synced: Synced,
-    version: u64,
     /// The id of the last event that was sent.
     tail: EntryId,
 }
@@ -74,29 +72,27 @@ impl RedisSink {
     }
 
     fn over(keys: Keys, claims: Claims<EntryId>, producer: Producer<RedisLink>) -> Self {
-        Self { keys, claims, producer, chain: None, value_max: VALUE_MAX }
+        Self { keys, chained: Chained::new(claims, producer), value_max: VALUE_MAX }
     }
 
     fn synced(&mut self, synced: Synced) {
-        let acknowledged = self.claims.last();
+        let acknowledged = self.chained.claims.last();
         if synced.last < acknowledged {
-            self.producer.conditions.push(Condition::Regressed(format!(
+            self.chained.producer.conditions.push(Condition::Regressed(format!(
                 "the last event in stream {} has id {}, and Redis has acknowledged {acknowledged}",
                 self.keys.stream, synced.last
             )));
             return;
         }
-        let Some(version) = self.producer.asked() else { return };
         if let Some(value_max) = synced.value_max {
             self.value_max = value_max.min(VALUE_MAX);
         }
-        self.claims.set_last(synced.last);
-        self.chain = Some(Chain { tail: synced.last, version, synced });
+        self.chained.begin(synced.last, Chain { tail: synced.last, synced });
     }
 
     fn added(&mut self, batch: &Batch, at: Instant) {
-        self.claims.set_last(batch.last);
-        self.producer.delivered(&batch.tally, at);
+        self.chained.claims.set_last(batch.last);
+        self.chained.producer.delivered(&batch.tally, at);
     }
 
     /// The connection is of no use any more.
@@ -104,42 +100,7 @@ impl RedisSink {
         if let Failure::TooLarge { max, .. } = failure {
             self.value_max = self.value_max.min(*max);
         }
-        let is_idle = self.producer.in_flight == 0;
-        let version = self.chain.take().map(|chain| chain.version);
-        let version = self.producer.asked().or(version);
-        self.producer.reports.extend(failure.report());
-        match failure {
-            Failure::Fenced | Failure::Superseded => {
-                if let Some(version) = version {
-                    self.claims.clear(version);
-                }
-                // The store opens the state key again, or has done so.
-                if is_idle && *failure == Failure::Superseded {
-                    return;
-                }
-            }
-            // A new session says what an operator has to do.
-            Failure::Stream(_) => {}
-            _ if is_idle => return self.producer.ask_under(&self.claims),
-            _ => {}
-        }
-        self.producer.metrics.publish_error(&self.keys.stream, failure.code());
-        self.break_off(failure.to_string());
-    }
-
-    /// The connection of a former claim adds nothing any more.
-    fn drop_outdated_chain(&mut self) {
-        let version = self.claims.version();
-        let is_outdated = |chain: &mut Chain| chain.version != version;
-        if self.chain.take_if(is_outdated).is_some() && self.producer.in_flight > 0 {
-            self.break_off("the state key was opened again".to_owned());
-        }
-    }
-
-    /// What is in flight is to be produced again.
-    fn break_off(&mut self, reason: String) {
-        self.chain = None;
-        self.producer.break_off(reason);
+        self.chained.failed(failure, &self.keys.stream);
     }
 
     /// Why a record cannot be an entry.
@@ -175,17 +136,14 @@ impl Outlet for RedisSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        self.drop_outdated_chain();
-        let Some(chain) = &self.chain else {
-            self.producer.ask_under(&self.claims);
-            return Err(ProduceError::Full);
-        };
+        self.chained.connect();
+        let Some(chain) = self.chained.chain() else { return Err(ProduceError::Full) };
         let Some(id) = EntryId::of(chain.synced.generation, position) else {
             return Err(ProduceError::Broken(format!("{position} is too high for an entry's id")));
         };
         let at = Instant::now();
         if id <= chain.synced.last {
-            self.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            self.chained.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
             return Ok(());
         }
         if id <= chain.tail {
@@ -193,20 +151,21 @@ impl Outlet for RedisSink {
         }
         let bytes = (largest(record), record.bytes() as u64);
         if let Some(refusal) = self.refusal(bytes, fields(record)) {
-            self.producer.metrics.publish_error(record.topic, REFUSED);
+            self.chained.producer.metrics.publish_error(record.topic, REFUSED);
             return Err(ProduceError::Refused(refusal));
         }
-        let Some(chain) = &mut self.chain else { return Err(ProduceError::Full) };
-        let batch = self
-            .producer
+        let Chained { producer, chain: Some((_, chain)), .. } = &mut self.chained else {
+            return Err(ProduceError::Full);
+        };
+        let batch = producer
             .batch
             .get_or_insert_with(|| Batch::new(&self.keys, &chain.synced.writer, chain.tail, at));
         batch.push(seq, id, record, record.topic == self.keys.dead_letters);
         chain.tail = id;
         let is_full = batch.is_full();
-        self.producer.in_flight += 1;
+        producer.in_flight += 1;
         if is_full {
-            self.producer.flush();
+            producer.flush();
         }
         crate::crash_points::point!("produced");
         Ok(())
@@ -226,11 +185,11 @@ impl Linked for RedisSink {
     const IS_FENCED_BY_STATE: bool = true;
 
     fn producer(&self) -> &Producer<RedisLink> {
-        &self.producer
+        &self.chained.producer
     }
 
     fn producer_mut(&mut self) -> &mut Producer<RedisLink> {
-        &mut self.producer
+        &mut self.chained.producer
     }
 
     fn happened(&mut self, event: Event<RedisLink>) {
@@ -242,14 +201,11 @@ impl Linked for RedisSink {
     }
 
     fn connect(&mut self) {
-        self.drop_outdated_chain();
-        if self.chain.is_none() {
-            self.producer.ask_under(&self.claims);
-        }
+        self.chained.connect();
     }
 
     fn forget_sent(&mut self) {
-        self.chain = None;
+        self.chained.chain = None;
     }
 }
 
@@ -295,7 +251,7 @@ mod tests {
 
     fn synced(sink: &mut RedisSink, last: EntryId) {
         let synced = Synced { writer: "w".into(), generation: 1, last, value_max: None };
-        sink.producer.happened(Event::Synced(synced));
+        sink.chained.producer.happened(Event::Synced(synced));
         sink.take_reports(&mut Vec::new());
     }
 
@@ -307,7 +263,7 @@ mod tests {
     fn nothing_is_added_behind_lost_entries_until_they_are_produced_again() {
         let (mut sink, mut received) = sink();
         assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full), "the state key is not open");
-        sink.claims.set("c".to_owned());
+        sink.chained.claims.set("c".to_owned());
         assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
         assert!(is_sync(&mut received));
         synced(&mut sink, EntryId::default());
@@ -316,7 +272,7 @@ mod tests {
         sink.take_reports(&mut reports);
         assert!(matches!(received.try_recv(), Ok(Order::Send { .. })) && reports.is_empty());
         let failure = Failure::Unreachable("gone".to_owned());
-        sink.producer.happened(Event::Failed(failure));
+        sink.chained.producer.happened(Event::Failed(failure));
         assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
         assert_eq!(produce(&mut sink, 3), Err(ProduceError::Full));
         assert!(!is_sync(&mut received), "it would be added behind 1 and 2");
@@ -340,13 +296,13 @@ mod tests {
     fn entry_that_is_refused_for_an_unknown_reason_is_a_suspect() {
         for is_known in [true, false] {
             let (mut sink, _received) = sink();
-            sink.claims.set("c".to_owned());
+            sink.chained.claims.set("c".to_owned());
             sink.take_conditions();
             synced(&mut sink, EntryId::default());
             assert_eq!(produce(&mut sink, 1), Ok(()));
             let (seq, reason) = (Some(Seq::new(1)), "because".to_owned());
             let failure = Failure::Record { number: 0, seq, is_known, reason };
-            sink.producer.happened(Event::Failed(failure));
+            sink.chained.producer.happened(Event::Failed(failure));
             let mut reports = Vec::new();
             sink.take_reports(&mut reports);
             let outcomes: Vec<_> = reports.into_iter().map(|report| report.outcome).collect();
@@ -361,11 +317,11 @@ mod tests {
     #[test]
     fn entries_that_were_acknowledged_and_are_gone_are_reported() {
         let (mut sink, _received) = sink();
-        sink.claims.set("c".to_owned());
+        sink.chained.claims.set("c".to_owned());
         sink.take_conditions();
         synced(&mut sink, EntryId::of(1, at(7)).expect("an id"));
         assert_eq!(sink.take_conditions(), []);
-        sink.chain = None;
+        sink.chained.chain = None;
         sink.take_conditions();
         synced(&mut sink, EntryId::of(1, at(6)).expect("an id"));
         let conditions = sink.take_conditions();
