@@ -102,7 +102,7 @@ pub enum PublicationChange {
         "the publication was changed while walpost worked with it, and PostgreSQL never sends \
          what was committed without it: {found}. What was sent is published, and nothing \
          after {verified} is confirmed. Once that is fixed {}publish by hand the rows that \
-         were committed after {verified} and are not at the destination, and start walpost again{ADOPT}",
+         were committed after {verified} and are not at the destination, and start walpost again",
         advance_first(.slot_to_advance.as_deref())
     )]
     Altered {

@@ -324,18 +324,6 @@ pub enum SlotError {
         place: String,
     },
 
-    /// Nobody has decided since the last run ended because of a change.
-    #[error(
-        "the last run ended with exit code 3, and nobody has decided since ({place}): {change}. \
-         `walpost adopt --apply` accepts that the slot's position is the one to continue from"
-    )]
-    Undecided {
-        /// The store of the position.
-        place: String,
-        /// What the last run has said.
-        change: String,
-    },
-
     /// While rows were published that the slot does not send, another walpost took the slot.
     #[error("another walpost has written to {place} meanwhile")]
     TakenOver {

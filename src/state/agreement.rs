@@ -93,8 +93,6 @@ pub enum Refusal {
     },
     /// The state is of a newer timeline.
     OtherTimeline,
-    /// Nobody has decided since the last run ended because of a change.
-    Undecided(String),
     /// The state is of another cluster.
     OtherCluster {
         /// The state's cluster.
@@ -177,9 +175,6 @@ fn belongs(state: &State, facts: &Facts<'_>) -> Result<(), Refusal> {
     if state.rows.as_ref() != facts.rows {
         let is_unfinished = facts.rows.is_none();
         return Err(if is_unfinished { Refusal::UnfinishedRows } else { Refusal::TakenOver });
-    }
-    if let Some(change) = &state.change {
-        return Err(Refusal::Undecided(change.clone()));
     }
     match (&state.cluster, facts.cluster) {
         (Some(known), Some(found)) if known != found => {

@@ -102,8 +102,6 @@ pub struct State {
     pub skips: bool,
     /// What numbers the events; `None` if an operator has accepted the position since.
     pub layout: Option<Layout>,
-    /// Why the last run has left the decision to an operator: what changed while walpost worked with it.
-    pub change: Option<String>,
     /// When it was written, in milliseconds since 1970.
     pub at_ms: u64,
 }
@@ -191,8 +189,6 @@ struct Value {
     layout: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     layout_parts: Option<serde_json::Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    change: Option<String>,
     at_ms: u64,
 }
 
@@ -257,7 +253,6 @@ impl State {
             server_started: 0,
             skips: false,
             layout: None,
-            change: None,
             at_ms: 0,
         }
     }
@@ -350,7 +345,6 @@ impl State {
             skips: self.skips,
             layout: self.layout.as_ref().map(|layout| layout.digest.clone()).unwrap_or_default(),
             layout_parts: known.map(|known| serde_json::json!(known)),
-            change: self.change.clone(),
             at_ms: self.at_ms,
         })
         .to_string()
@@ -407,7 +401,6 @@ impl State {
             server_started: value.server_started,
             skips: value.skips,
             layout: Layout::of_record(value.layout_parts, value.layout),
-            change: value.change,
             at_ms: value.at_ms,
         })
     }
@@ -426,7 +419,6 @@ mod tests {
             last,
             server_started: 9,
             skips: true,
-            change: Some("it was changed".to_owned()),
             layout: Some(ConfiguredLayout::default().with(&PublicationFingerprint::default())),
             at_ms: 7,
             ..State::accepted(2, Lsn::new(0x1_0000_00A0))
@@ -506,7 +498,7 @@ mod tests {
         let next = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         let layout = Layout::of_record(None, "0123456789abcdef".to_owned());
         let partial = Some(Partial { next, identity: None });
-        let former = State { partial, layout, known_from: None, change: None, ..state(None) };
+        let former = State { partial, layout, known_from: None, ..state(None) };
         assert_eq!(State::of_json(json.as_bytes()), Ok(former.clone()));
         assert!(!former.is_unknown(Lsn::new(5)), "nobody has noted what was confirmed");
         // An operator has accepted the position.

@@ -18,7 +18,6 @@ impl Refusal {
         match self {
             Self::UnfinishedRows => SlotError::UnfinishedRows { slot, place },
             Self::TakenOver => SlotError::TakenOver { place },
-            Self::Undecided(change) => SlotError::Undecided { place, change },
             Self::LostInFailover { fork, published } => SlotError::LostInFailover {
                 found: facts.timeline,
                 known: state.timeline,

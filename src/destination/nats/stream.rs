@@ -247,7 +247,10 @@ impl Linked for NatsSink {
     }
 
     fn connect(&mut self) {
-        self.chained.connect();
+        // What is in flight may end over the connection of a former claim.
+        if self.chained.chain.is_none() {
+            self.chained.connect();
+        }
     }
 
     fn forget_sent(&mut self) {

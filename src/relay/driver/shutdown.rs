@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::session::failed_or_lost;
 use super::{Ended, Relay};
@@ -19,9 +19,6 @@ use walpost_core::relay::CommitAt;
 /// Minimum time for which a halt is announced, even if less of the drain timeout is left: an
 /// announcement takes four seconds if every standby instance is reachable.
 const ANNOUNCED_AT_LEAST: Duration = Duration::from_secs(5);
-
-/// How long it may take to note a change beside the position.
-const NOTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Replaces a remedy that would skip undelivered records.
 const UNDELIVERED: &str = "records before it were not delivered in time: start walpost again first";
@@ -202,7 +199,6 @@ impl<P: Source> Relay<P> {
             Err(other) => return Err(other),
         }
         self.commit_at_failure().await?;
-        self.note_change(&error).await;
         if !error.is_unsendable() {
             return Err(self.with_undelivered(error).into());
         }
@@ -229,22 +225,6 @@ impl<P: Source> Relay<P> {
         match self.write_last_state(deadline).await {
             Ok(_) | Err(RelayError::Aborted) => Ok(()),
             Err(other) => Err(other),
-        }
-    }
-
-    /// Has the next run refuse to continue before an operator has decided: nothing else shows it that the
-    /// publication was changed. A supervisor may restart walpost after each exit code.
-    async fn note_change(&mut self, error: &SourceError) {
-        let (SourceError::Changed(change), Some(keeper)) = (error, &mut self.state) else { return };
-        let noted = keeper.note_change(change.to_string(), &mut self.core);
-        let is_noted = tokio::select! {
-            noted = timeout(NOTED_WITHIN, noted) => noted.unwrap_or(false),
-            () = self.stop.aborted() => false,
-        };
-        if !is_noted {
-            tracing::warn!(
-                "the change could not be noted beside the position: the next start continues"
-            );
         }
     }
 

@@ -15,7 +15,7 @@ mod opening;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use self::kept::Kept;
 pub use self::limits::CommitLimits;
@@ -364,39 +364,6 @@ impl StateKeeper {
             }
             return Some(event);
         }
-    }
-
-    /// Writes why an operator has to decide before the next run; whether that is written. A run that has
-    /// not begun has nothing to write: the next one finds the same.
-    pub(super) async fn note_change(&mut self, change: String, core: &mut Core) -> bool {
-        if self.state.is_none() {
-            return true;
-        }
-        // A write would commit the rest of an open Kafka transaction too.
-        while core.uncommitted().0 == 0 {
-            while let Some(event) = self.take_event() {
-                if self.apply(event, core).is_err() {
-                    return false;
-                }
-            }
-            match (&self.phase, &self.state) {
-                (Phase::Open, Some(state)) if state.change.is_some() => return true,
-                (Phase::Open, Some(state)) => {
-                    let (change, at_ms) = (Some(change.clone()), unix_ms());
-                    self.write(State { change, at_ms, ..state.clone() });
-                }
-                (Phase::Closed(_), _) if core.is_exactly_once() => return false,
-                (Phase::Closed(at), _) => {
-                    sleep_until(*at).await;
-                    self.begin_to_open();
-                }
-                // It may have been deleted.
-                (Phase::Open, None) => return false,
-                (Phase::Opening | Phase::Writing(_), _) => {}
-            }
-            self.store.wait().await;
-        }
-        false
     }
 
     /// The topic is to be opened again, whatever is being done: in exactly-once mode the open Kafka

@@ -17,7 +17,6 @@ cases! {
     event_that_is_in_the_stream_cannot_be_skipped(new): [redis nats];
     other_tables_are_refused_while_events_are_not_confirmed(new): [redis nats];
     check_finds_each_state_in_which_run_does_not_start(new): [redis nats];
-    changed_publication_is_left_to_an_operator(new): [redis nats];
     set_back_behind_what_is_confirmed_is_not_started_from(restorable): [redis nats];
     set_back_to_what_is_confirmed_gets_the_rest_again(restorable): [redis nats];
     killed_server_that_syncs_seldom_loses_nothing(syncing_seldom): [redis nats];
@@ -229,29 +228,6 @@ async fn check_finds_each_state_in_which_run_does_not_start<K: Keeper>(fixture: 
     fixture.insert(3, 3).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     assert_eq!(fixture.length().await, 3);
-    stop(walpost).await;
-}
-
-/// A supervisor that restarts walpost changes nothing about that.
-async fn changed_publication_is_left_to_an_operator(fixture: &impl Keeper) {
-    let postgres = &fixture.inner.postgres;
-    let walpost = fixture.run().await;
-    fixture.insert(10, 3).await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    postgres.execute("ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
-    fixture.insert(1, 3).await;
-    postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
-    let (code, said) = ended(&walpost).await;
-    assert_eq!(code, Some(3), "{said}");
-    for _ in 0..2 {
-        fixture.refused(3, "nobody has decided since").await;
-        fixture.assert_found("error", &format!("{}_position", fixture.kind())).await;
-    }
-    fixture.adopt().await;
-    let walpost = fixture.run().await;
-    fixture.insert(10, 3).await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!(fixture.length().await, 20);
     stop(walpost).await;
 }
 

@@ -62,32 +62,6 @@ async fn assert_refused(fixture: &Fixture, words: &str) -> usize {
     fixture.records().await.len() - records
 }
 
-/// A supervisor that restarts walpost changes nothing about that.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changed_publication_is_left_to_an_operator() {
-    for mode in MODES {
-        let (fixture, _) = adopted(mode).await;
-        let names = "SELECT quote_ident(pubname) FROM pg_publication";
-        let publication = fixture.postgres.query_text(names).await.expect("a publication");
-        let walpost = fixture.run().await;
-        fixture.postgres.execute(&insert(10, 5)).await;
-        fixture.confirmed(LONG_TIMEOUT).await;
-        for change in ["DROP TABLE public.outbox", "ADD TABLE public.outbox"] {
-            let change = format!("ALTER PUBLICATION {publication} {change}");
-            fixture.postgres.execute(&change).await;
-            fixture.postgres.execute(&insert(1, 5)).await;
-        }
-        let (code, said) = ended(&walpost).await;
-        assert_eq!(code, Some(3), "{said}");
-        for _ in 0..2 {
-            assert_eq!(assert_refused(&fixture, "nobody has decided since").await, 0);
-        }
-        fixture.postgres.execute("DELETE FROM public.outbox WHERE n = 11").await;
-        // The one that was never sent. What came behind it may be there twice.
-        assert_adopted(&fixture, 21).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_restored_while_walpost_was_down_is_not_read_from() {
     for mode in MODES {
