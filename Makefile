@@ -86,6 +86,7 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 
 features: setup ## Check the Rust client with each of its features alone, and walpost with none
 	cargo test --package walpost --lib -- config:: destination::
+	cargo clippy --package walpost --lib --no-default-features -- -D warnings
 	for feature in derive tokio-postgres sqlx diesel-async opentelemetry tracing; do \
 	  cargo clippy --package walpost-outbox --no-default-features --features $$feature -- -D warnings || exit 1; done
 

@@ -1,5 +1,5 @@
-//! walpost inside another program: a relay from a configuration file (and the
-//! `WALPOST_*` environment over it), run until Ctrl-C or for so many seconds.
+//! walpost inside another program: from a configuration file (and the `WALPOST_*` environment over
+//! it), run until Ctrl-C or for so many seconds.
 //!
 //!     cargo run --example embed -- walpost.toml 60
 //!
@@ -12,9 +12,8 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use walpost::assembly;
 use walpost::config::{Config, Environment, Flags};
-use walpost::relay::Summary;
+use walpost::{Summary, Walpost};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -49,12 +48,12 @@ pub(crate) async fn relay_until(
     file: Option<PathBuf>,
     environment: &Environment,
 ) -> anyhow::Result<Summary> {
-    walpost::install_crypto_provider();
     let config = Config::load(&Flags::new(file), environment)?;
-    let (relay, stop) = assembly::relay(&config, environment, None)?;
-    // Other tasks can share the runtime: the relay does not block its thread while it streams. A relay on a thread of
-    // its own takes less CPU after `relay.on_own_thread()`.
-    let mut running = Box::pin(relay.run());
+    let walpost = Walpost::new(&config, environment)?;
+    let stop = walpost.stop_handle();
+    // Other tasks can share the runtime: walpost does not block its thread while it streams. On a thread of
+    // its own it takes less CPU after `walpost.on_own_thread()`.
+    let mut running = Box::pin(walpost.run());
     tokio::select! {
         ended = &mut running => return Ok(ended?),
         () = leave => stop.drain(),

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use secrecy::ExposeSecret;
 
-use crate::admin::Status;
 use crate::config::{
     CatchUpMode, Config, ConfigError, Environment, Setting, is_typed, outbox, profile,
 };
@@ -26,19 +25,14 @@ use walpost_core::relay::Core;
 
 pub use crate::destination::AssemblyError;
 
-/// Builds a relay from the configured outbox to the configured Kafka cluster, and the handle that
-/// stops it. Nothing connects before [`Relay::run`].
-///
-/// Call it within a Tokio runtime, or run the relay in one; a single-threaded runtime is sufficient
-/// and the fastest. The relay shares its thread with other tasks, unless [`Relay::on_own_thread`]
-/// is called.
-pub fn relay(
+/// Builds a relay from the configured outbox to the configured destination, and the handle that stops it.
+/// Nothing connects before [`Relay::run`].
+pub(crate) fn relay(
     config: &Config,
     environment: &Environment,
-    until: Option<Until>,
 ) -> Result<(Relay<SourceConfig>, StopHandle), AssemblyError> {
     let source = source(config, environment)?;
-    relay_from(source, None, config, environment, until)
+    relay_from(source, None, config, environment)
 }
 
 /// The same for rows that the slot does not send, until all are published.
@@ -49,7 +43,8 @@ pub(crate) fn row_relay(
     environment: &Environment,
 ) -> Result<(Relay<RowSource>, StopHandle), AssemblyError> {
     let until = Until::Lsn(rows.next);
-    relay_from(source, Some(rows), config, environment, Some(until))
+    let (relay, stop) = relay_from(source, Some(rows), config, environment)?;
+    Ok((relay.until(Some(until)), stop))
 }
 
 fn relay_from<P: Source>(
@@ -57,7 +52,6 @@ fn relay_from<P: Source>(
     rows: Option<UnfinishedRows>,
     config: &Config,
     environment: &Environment,
-    until: Option<Until>,
 ) -> Result<(Relay<P>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
@@ -65,16 +59,14 @@ fn relay_from<P: Source>(
     let Opened { sink, state, is_exactly_once } = destination::of(config).open(&context)?;
     let core = if is_exactly_once { core.exactly_once() } else { core };
     let (handle, stop) = stop_channel();
-    let relay = Relay::new(core, sink, source, relay_settings(config, until), stop);
+    let drain_timeout = config.delivery.drain_timeout;
+    let settings = RelaySettings { drain_timeout, until: None, owns_thread: false };
+    let relay = Relay::new(core, sink, source, settings, stop);
     let mut relay = relay.with_metrics(metrics);
     if let Some((store, settings)) = state {
         relay = relay.with_state(store, settings);
     }
     Ok((relay, handle))
-}
-
-fn relay_settings(config: &Config, until: Option<Until>) -> RelaySettings {
-    RelaySettings { drain_timeout: config.delivery.drain_timeout, until, owns_thread: false }
 }
 
 /// The configured source.
@@ -147,20 +139,6 @@ pub(crate) fn router(config: &Config, profile: Profile) -> Result<Router, Config
         return Err(config.invalid(Setting::DELIVERY_STATE_TOPIC, &reason));
     }
     Ok(Router::new(profile).allowing(allowed.without(reserved)))
-}
-
-/// Whether the running walpost with this `status` uses this configuration's slot on this
-/// configuration's server: slot names are unique per server only.
-pub(crate) fn is_status_of(status: &Status, config: &Config) -> bool {
-    let conninfo = conninfo(config, &Environment::of_process());
-    let has_host = |host: &str| {
-        host.is_empty()
-            || conninfo
-                .is_ok_and(|conninfo| conninfo.hosts().iter().any(|one| one.to_string() == host))
-    };
-    status.slot == config.source.slot
-        && status.publication == config.source.publication
-        && has_host(&status.host)
 }
 
 #[cfg(test)]

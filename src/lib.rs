@@ -4,7 +4,7 @@
 //! An application inserts a row into its outbox table in the transaction of the change that the row
 //! describes. The WAL then contains both or neither, in commit order. walpost decodes the WAL
 //! through a logical replication slot and publishes one record per row. This crate is the
-//! program and the library behind it; the program is a command line over [`assembly::relay`].
+//! program and the library behind it; the program is a command line over [`Walpost`].
 //!
 //! # Data path
 //!
@@ -80,55 +80,56 @@
 //! | [`metrics`], `traces` | the metrics' names and values; the export of spans |
 //! | `sink` | the trait by which the relay uses a destination's producer |
 //! | `state` | walpost's own position: its record, and the trait of what stores it |
-//! | [`relay`] | the driver, which connects source, core and sink |
+//! | `relay` | the driver, which connects source, core and sink |
 //! | [`config`] | flags, environment and file to valid values |
 //! | `findings` | what a check found, with its fix |
 //! | `destination` | Kafka, Redis, NATS, RabbitMQ, HTTP, SQS: of each its settings, checks, sink and store |
 //! | `admin` | health, status and metrics over HTTP; systemd notifications |
-//! | [`assembly`] | from a configuration to a relay |
+//! | `assembly` | from a configuration to a relay |
+//! | `embedded` | [`Walpost`], the interface of the library |
 //! | `tools` | what operators run beside a relay: `check`, `init`, `recover`, `replay`, `prune` and others |
 //! | `cli` | arguments, printing, exit codes |
 //!
 //! # As a library
 //!
-//! The documented modules are the library's interface. The hidden ones are public for this
-//! project's own tests, benchmarks and fuzz targets, and may change in any release.
+//! What is documented here is the library's interface. The hidden modules are public for this project's
+//! own tests, benchmarks and fuzz targets, and may change in any release. Without the default feature
+//! `cli` the crate has no commands, and does not depend on what only they use.
 //!
 //! ```no_run
-//! use walpost::assembly;
+//! use walpost::Walpost;
 //! use walpost::config::{Config, Environment, Flags};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! // Once per process, before the first connection.
-//! walpost::install_crypto_provider();
 //! let environment = Environment::of_process();
 //! let config = Config::load(&Flags::new(Some("walpost.toml".into())), &environment)?;
-//! let (relay, stop) = assembly::relay(&config, &environment, None)?;
+//! let walpost = Walpost::new(&config, &environment)?;
+//! let stop = walpost.stop_handle();
 //! tokio::spawn(async move {
 //!     let _ = tokio::signal::ctrl_c().await;
 //!     stop.drain();
 //! });
-//! let summary = relay.run().await?;
+//! let summary = walpost.run().await?;
 //! println!("{} records delivered, confirmed {}", summary.delivered, summary.confirmed);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! `examples/embed.rs` is a complete program. A [`relay::Relay`] reconnects automatically; an error
-//! of [`relay::Relay::run`] needs an operator. It does not block its thread while it streams, so
-//! other tasks can share its runtime; closing the producer at the end can take up to two seconds. A
-//! program that runs it on its own thread saves CPU in a dense stream with
-//! [`relay::Relay::on_own_thread`].
+//! `examples/embed.rs` is a complete program.
 
 #![warn(clippy::disallowed_methods)]
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports, reason = "the commands use it"))]
 
-pub mod assembly;
 pub mod config;
+mod embedded;
 pub mod metrics;
-pub mod relay;
 
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod admin;
+#[doc(hidden)]
+pub mod assembly;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]
@@ -138,16 +139,24 @@ mod crash_points;
 pub mod destination;
 mod findings;
 #[doc(hidden)]
+pub mod relay;
+#[doc(hidden)]
 pub mod sink;
 #[doc(hidden)]
 pub mod source;
 #[doc(hidden)]
 pub mod state;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod tools;
 #[cfg(feature = "traces")]
 mod traces;
 
+pub use assembly::AssemblyError;
+pub use embedded::Walpost;
+pub use relay::{RelayError, StopHandle, Summary, Until};
+pub use sink::Reloader;
+#[doc(hidden)]
 pub use source::install_crypto_provider;
 #[cfg(test)]
 use walpost_core::property;

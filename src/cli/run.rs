@@ -6,6 +6,7 @@ use super::args::{RunArguments, Until as UntilArgument};
 use super::logging::LogLevel;
 use super::stdout::with_flags;
 use super::{Exit, block_on, complain, logged};
+use crate::Walpost;
 use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
 use crate::config::{Config, Environment, Flags};
@@ -62,9 +63,9 @@ fn warn_of_open_secrets(config: &Config) {
 async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLevel) -> Exit {
     let environment = Environment::of_process();
     let conninfo = assembly::conninfo(&config, &environment);
-    let (relay, stop) = match assembly::relay(&config, &environment, until) {
+    let walpost = match Walpost::new(&config, &environment) {
         // All other tasks on this thread can wait for the duration of a batching pause.
-        Ok((relay, stop)) => (relay.on_own_thread(), stop),
+        Ok(walpost) => walpost.until(until).on_own_thread(),
         Err(error) => {
             complain(&error.to_string());
             return match error {
@@ -78,7 +79,7 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         slot: config.source.slot.clone(),
         publication: config.source.publication.clone(),
     };
-    let address = match admin::start(config.admin.listen.as_deref(), &relay.metrics(), about) {
+    let address = match admin::start(config.admin.listen.as_deref(), &walpost.metrics(), about) {
         Ok(address) => address,
         Err(error) => {
             complain(&error.to_string());
@@ -96,7 +97,7 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         endpoints = address.map(tracing::field::display),
         "walpost starts"
     );
-    if let Err(error) = stop_on_signals(stop) {
+    if let Err(error) = stop_on_signals(walpost.stop_handle()) {
         complain(&format!("cannot take signals: {error}"));
         return Exit::Failure;
     }
@@ -107,8 +108,8 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
             return Exit::Config;
         }
     };
-    reload_on_hangup(hangup, config, level, relay.reload());
-    match Box::pin(relay.run()).await {
+    reload_on_hangup(hangup, config, level, walpost.reload());
+    match walpost.run().await {
         Ok(summary) => {
             print_summary(&summary);
             Exit::Ok

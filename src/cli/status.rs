@@ -19,6 +19,7 @@ use crate::assembly;
 use crate::config::{Config, Environment, Origin, Setting};
 use crate::metrics::unix_seconds;
 use crate::source::{self, SourceError};
+use crate::tools::check::is_status_of;
 
 /// Starts a new screen on a terminal (ECMA-48: cursor to the top, erase below).
 const AFRESH: &str = "\u{1b}[H\u{1b}[J";
@@ -112,7 +113,7 @@ async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
         admin::StatusError::Ask(error) => format!("no walpost answers: {error}"),
         foreign @ admin::StatusError::Foreign { .. } => foreign.to_string(),
     })?;
-    if asks_for_any(config) || assembly::is_status_of(&answer, config) {
+    if asks_for_any(config) || is_status_of(&answer, config) {
         return Ok(answer);
     }
     let (slot, publication) = (&config.source.slot, &config.source.publication);

@@ -219,11 +219,19 @@ pub(super) fn log_level(text: &str) -> Result<String, String> {
 }
 
 /// A value of `RUST_LOG`. Other programs read it too, so it is not validated further.
+#[cfg(feature = "cli")]
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!("`{text}` is not a log filter: {error}")),
     }
+}
+
+/// A program that embeds walpost has a subscriber of its own.
+#[cfg(not(feature = "cli"))]
+#[allow(clippy::unnecessary_wraps, reason = "as the other one")]
+pub(super) fn log_filter(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
 }
 
 /// The default listen address of the endpoints.

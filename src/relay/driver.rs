@@ -25,7 +25,7 @@ use self::state_keeper::StateKeeper;
 pub use self::state_keeper::{CommitLimits, StateSettings};
 use super::backoff::wait_until;
 use super::delivery_log::{DeliveryLog, SinkState};
-use super::run_result::{RelayError, RelaySettings, Summary};
+use super::run_result::{RelayError, RelaySettings, Summary, Until};
 use super::stalled_producer::StalledProducer;
 use super::stats::{HEARTBEAT, Stats};
 use super::stop::StopReceiver;
@@ -152,12 +152,14 @@ impl<P: Source> Relay<P> {
         self
     }
 
-    /// Lets the relay block its thread: in a dense stream of changes it then pauses by putting the
-    /// thread to sleep, 1 to 2 milliseconds at a time, so that messages accumulate in the socket.
-    /// That takes less CPU than a pause during which the runtime continues.
-    ///
-    /// Call it only if the relay has a single-threaded runtime to itself, as in the program
-    /// `walpost`: all other tasks of that thread are blocked during the pauses.
+    /// Lets the relay end once it has confirmed this position.
+    #[must_use]
+    pub fn until(mut self, until: Option<Until>) -> Self {
+        self.settings.until = until;
+        self
+    }
+
+    /// Lets the relay block its thread for its pauses: see [`crate::Walpost::on_own_thread`].
     #[must_use]
     pub fn on_own_thread(mut self) -> Self {
         self.settings.owns_thread = true;
@@ -169,11 +171,8 @@ impl<P: Source> Relay<P> {
         Arc::clone(&self.diagnostics.stats.metrics)
     }
 
-    /// Runs until it is stopped, has reached [`RelaySettings::until`], or needs an operator.
-    ///
-    /// A single-threaded runtime is the fastest. Other tasks may share it: the relay does not block
-    /// its thread while it streams, unless [`Relay::on_own_thread`] was called. Closing the
-    /// producer at the end blocks it for up to two seconds.
+    /// Runs until it is stopped, has reached [`RelaySettings::until`], or needs an operator: see
+    /// [`crate::Walpost::run`].
     pub async fn run(mut self) -> Result<Summary, RelayError> {
         loop {
             let session = match self.connect().await? {

@@ -21,7 +21,7 @@ const CORE_ORDER: [&str; 10] = [
     "lsn", "excerpt", "property", "position", "pgoutput", "outbox", "record", "ledger", "outlet",
     "relay",
 ];
-const ORDER: [&str; 22] = [
+const ORDER: [&str; 23] = [
     "crash_points",
     "conninfo",
     "source",
@@ -35,6 +35,7 @@ const ORDER: [&str; 22] = [
     "destination",
     "admin",
     "assembly",
+    "embedded",
     "tools::dead_letters",
     "tools::debezium_import",
     "tools::setup",

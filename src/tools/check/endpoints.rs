@@ -3,8 +3,8 @@
 use std::io;
 
 use crate::admin;
-use crate::assembly::is_status_of;
-use crate::config::Config;
+use crate::assembly;
+use crate::config::{Config, Environment};
 use crate::findings::{Finding, Findings};
 
 const SUBJECT: &str = "admin.listen";
@@ -50,6 +50,20 @@ async fn in_use(address: &str, config: &Config) -> Finding {
     Finding::error((SUBJECT, "admin_listen_in_use"), format!("{address} is in use {holder}"))
         .why(WHY)
         .advice("set admin.listen to another address, or to `off`")
+}
+
+/// Whether the running walpost with this `status` uses this configuration's slot on this
+/// configuration's server: slot names are unique per server only.
+pub(crate) fn is_status_of(status: &admin::Status, config: &Config) -> bool {
+    let conninfo = assembly::conninfo(config, &Environment::of_process());
+    let has_host = |host: &str| {
+        host.is_empty()
+            || conninfo
+                .is_ok_and(|conninfo| conninfo.hosts().iter().any(|one| one.to_string() == host))
+    };
+    status.slot == config.source.slot
+        && status.publication == config.source.publication
+        && has_host(&status.host)
 }
 
 /// Whether spans could be exported, if that is configured: nothing is sent.

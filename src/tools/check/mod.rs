@@ -12,6 +12,7 @@ mod slot;
 
 use tokio_postgres::Client;
 
+pub(crate) use self::endpoints::is_status_of;
 use crate::config::{self, Config, Origin, Setting};
 use crate::conninfo::ConnInfo;
 use crate::destination::{self, Check};
