@@ -44,7 +44,7 @@ pub(crate) fn row_relay(
 ) -> Result<(Relay<RowSource>, StopHandle), AssemblyError> {
     let until = Until::Lsn(rows.next);
     let (relay, stop) = relay_from(source, Some(rows), config, environment)?;
-    Ok((relay.until(Some(until)), stop))
+    Ok((relay.until(until), stop))
 }
 
 fn relay_from<P: Source>(

@@ -32,7 +32,7 @@ impl Walpost {
 
     /// Lets [`Walpost::run`] end once everything before this position is delivered and confirmed.
     #[must_use]
-    pub fn until(self, until: Option<Until>) -> Self {
+    pub fn until(self, until: Until) -> Self {
         Self { relay: self.relay.until(until), ..self }
     }
 

@@ -6,7 +6,7 @@ use super::{Exit, block_on, configuration};
 use crate::assembly;
 use crate::config::{Config, Environment};
 use crate::lsn::Lsn;
-use crate::state::unix_ms;
+use crate::state::{State, unix_ms};
 use crate::tools::setup::{AdoptError, Positions, Wanted};
 
 pub(super) fn command(arguments: AdoptArguments) -> Exit {
@@ -30,7 +30,19 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
     let same_timeline = state.is_some_and(|state| state.timeline == positions.timeline);
     let acked = state.map(|state| state.acked_upto);
     let place = positions.place.clone();
-    print(&format!("{place}: {}\n", compared(acked, found, same_timeline)));
+    let accepted = positions.with_publication();
+    if let Some(State { acked_upto, skipped, .. }) = &accepted {
+        if state.is_some_and(|state| state.skipped.len() > skipped.len()) {
+            print("orders of `walpost skip` for events that are still to come are given up\n");
+        }
+        print(&format!(
+            "{place}: acknowledged up to {acked_upto}, which stays. The publication was changed while walpost \
+             worked with it, or after it was killed: publish by hand the rows that were committed after \
+             {found} and are not at the destination\n"
+        ));
+    } else {
+        print(&format!("{place}: {}\n", compared(acked, found, same_timeline)));
+    }
     if state.is_some_and(|state| state.rows.is_some()) {
         print(
             "rows that the slot does not send are not all published yet: --apply gives them up\n",
@@ -38,6 +50,7 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
     }
     let delivered = positions.state.as_ref().and_then(|state| state.delivered.as_ref());
     if let Some(delivered) = delivered
+        && !positions.may_lack_rows()
         && let Some(newest) = delivered.bookmarks.first()
     {
         print(&format!(
@@ -48,11 +61,15 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
         ));
     }
     if !apply {
-        print(&format!("nothing was changed; --apply writes the slot's position to {place}\n"));
+        let what = match accepted {
+            Some(_) => format!("accepts the publication as it is now in {place}"),
+            None => format!("writes the slot's position to {place}"),
+        };
+        print(&format!("nothing was changed; --apply {what}\n"));
         return Ok(());
     }
-    positions.adopt().await.map_err(failed)?;
-    print(&format!("{place}: now {found}; `walpost run` continues from there\n"));
+    let from = positions.adopt().await.map_err(failed)?;
+    print(&format!("{place}: now {from}; `walpost run` continues from there\n"));
     Ok(())
 }
 

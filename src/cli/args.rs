@@ -328,7 +328,8 @@ pub struct InitArguments {
     after_long_help = format!("{ADOPT_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct AdoptArguments {
-    /// Write the slot's position to the state topic, which is created if it is missing
+    /// Write the slot's position to the state topic, which is created if it is missing; if only the
+    /// publication was changed, accept that and leave the position
     #[arg(long)]
     pub apply: bool,
     /// Options of the configuration.

@@ -109,7 +109,7 @@ async fn set_up(config: &Config, plan: &InitPlan, options: &SlotOptions, no_stat
     if no_state {
         return Exit::Ok;
     }
-    match write_position(config, step, options).await {
+    match Box::pin(write_position(config, step, options)).await {
         Ok(text) => print(&with_flags(&text)),
         Err(NoPosition::Refused(reason)) => {
             complain(&reason);

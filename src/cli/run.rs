@@ -65,7 +65,10 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
     let conninfo = assembly::conninfo(&config, &environment);
     let walpost = match Walpost::new(&config, &environment) {
         // All other tasks on this thread can wait for the duration of a batching pause.
-        Ok(walpost) => walpost.until(until).on_own_thread(),
+        Ok(walpost) => match until {
+            Some(until) => walpost.until(until).on_own_thread(),
+            None => walpost.on_own_thread(),
+        },
         Err(error) => {
             complain(&error.to_string());
             return match error {

@@ -154,8 +154,8 @@ impl<P: Source> Relay<P> {
 
     /// Lets the relay end once it has confirmed this position.
     #[must_use]
-    pub fn until(mut self, until: Option<Until>) -> Self {
-        self.settings.until = until;
+    pub fn until(mut self, until: Until) -> Self {
+        self.settings.until = Some(until);
         self
     }
 

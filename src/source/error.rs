@@ -102,7 +102,7 @@ pub enum PublicationChange {
         "the publication was changed while walpost worked with it, and PostgreSQL never sends \
          what was committed without it: {found}. What was sent is published, and nothing \
          after {verified} is confirmed. Once that is fixed {}publish by hand the rows that \
-         were committed after {verified} and are not at the destination, and start walpost again",
+         were committed after {verified} and are not at the destination, and start walpost again{ADOPT}",
         advance_first(.slot_to_advance.as_deref())
     )]
     Altered {
@@ -116,14 +116,13 @@ pub enum PublicationChange {
 }
 
 /// What an operator has to do between advancing the slot and the start.
-const ADOPT: &str = " (with a state topic, run `walpost adopt --apply` first)";
+const ADOPT: &str = " (if walpost keeps its position, run `walpost adopt --apply` first)";
 
 fn advance_first(slot: Option<&str>) -> String {
     slot.map_or_else(String::new, |slot| {
         format!(
             "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
-             pg_catalog.pg_current_wal_lsn()) and, with a state topic, run `walpost adopt --apply`, \
-             then "
+             pg_catalog.pg_current_wal_lsn()), then "
         )
     })
 }

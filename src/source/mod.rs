@@ -73,7 +73,7 @@ pub use identity::history::{
     RequiredTransaction,
 };
 pub use identity::publication_fingerprint::PublicationFingerprint;
-pub(crate) use identity::publication_guard::is_newer_than_slot;
+pub(crate) use identity::publication_guard::{is_newer_than_slot, publication_fingerprint};
 pub use identity::resume::{Resume, Waited};
 pub use identity::server_identity::ServerIdentity;
 pub(crate) use instances::slot_lock::try_lock_slot;

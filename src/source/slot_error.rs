@@ -63,8 +63,7 @@ pub enum SlotError {
     #[error(
         "replication slot \"{slot}\" was confirmed up to {found} by another client, walpost \
          itself had confirmed {confirmed}: what was committed between these was not published by \
-         this walpost; find out who advanced the slot, then start walpost again (with a state \
-         topic after `walpost adopt --apply`) to resume from {found}"
+         this walpost; find out who advanced the slot, then start walpost again (after `walpost adopt --apply`, if it keeps its position) to resume from {found}"
     )]
     Advanced {
         /// The slot.
@@ -80,7 +79,7 @@ pub enum SlotError {
         "replication slot \"{slot}\" is confirmed up to {found}, and was used by another client, \
          which is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
          committed between these may not be published; find out who advanced the slot, then start \
-         walpost again (with a state topic after `walpost adopt --apply`) to resume from {found}"
+         walpost again (after `walpost adopt --apply`, if it keeps its position) to resume from {found}"
     )]
     AdvancedWhileWaiting {
         /// The slot.
@@ -324,6 +323,20 @@ pub enum SlotError {
         place: String,
     },
 
+    /// The publication was changed while walpost worked with it, as far as is known.
+    #[error(
+        "the publication was changed while walpost worked with it, or after it was killed ({place}), and \
+         PostgreSQL never sends what was committed without it. Publish by hand the rows that were committed \
+         after {found} and are not at the destination; `walpost adopt --apply` then accepts the \
+         publication as it is now"
+    )]
+    OtherPublication {
+        /// The store of the position.
+        place: String,
+        /// The slot's position.
+        found: Lsn,
+    },
+
     /// While rows were published that the slot does not send, another walpost took the slot.
     #[error("another walpost has written to {place} meanwhile")]
     TakenOver {
@@ -407,7 +420,7 @@ pub enum SlotError {
 impl SlotError {
     /// Whether the slot still has everything that is not confirmed to it.
     pub(crate) fn keeps_slot(&self) -> bool {
-        matches!(self, Self::Destination(_))
+        matches!(self, Self::Destination(_) | Self::OtherPublication { .. })
     }
 }
 

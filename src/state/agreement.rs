@@ -116,6 +116,8 @@ pub enum Refusal {
     PartlyPublished(EventPosition),
     /// A transaction that is published in part cannot be recognised.
     Unidentified(Lsn),
+    /// The publication was changed, and the last run was not stopped in order before that ([`Ending`]).
+    OtherPublication,
 }
 
 /// Whether delivery may continue from `state`.
@@ -129,7 +131,8 @@ pub fn decide(state: &State, facts: &Facts<'_>) -> Decision {
     if is_behind && (facts.is_standby || facts.awaited != Some(end)) {
         return Decision::Wait(end);
     }
-    if let Err(refusal) = reaches(state, facts, end).and_then(|()| numbers_events(state, facts)) {
+    let judged = reaches(state, facts, end).and_then(|()| has_same_publication(state, facts));
+    if let Err(refusal) = judged.and_then(|()| numbers_events(state, facts)) {
         return Decision::Refuse(refusal);
     }
     if state.rows.is_some() {
@@ -170,6 +173,22 @@ pub fn decide(state: &State, facts: &Facts<'_>) -> Decision {
     Decision::Compare(history)
 }
 
+/// The state once an operator has accepted the publication as it is now, if nothing else is known to stand
+/// against its position: that stays, so that nothing is published again. `None` also if it ends inside a
+/// transaction, since the publication may number the events of that otherwise.
+pub fn with_publication(state: &State, facts: &Facts<'_>) -> Option<State> {
+    let is_inside = state.partial.is_some() || beyond(state, facts.published).is_some();
+    if is_inside || decide(state, facts) != Decision::Refuse(Refusal::OtherPublication) {
+        return None;
+    }
+    let passed = |position: &EventPosition| position.commit_lsn < state.acked_upto;
+    let skipped = state.skipped.iter().copied().filter(passed).collect();
+    let layout = Some(facts.layout.clone());
+    let accepted = State { skipped, layout, ending: None, delivered: None, ..state.clone() };
+    let is_alone = matches!(decide(&accepted, facts), Decision::Continue(_) | Decision::Compare(_));
+    is_alone.then_some(accepted)
+}
+
 /// Whether the position is of what is connected.
 fn belongs(state: &State, facts: &Facts<'_>) -> Result<(), Refusal> {
     if state.rows.as_ref() != facts.rows {
@@ -199,6 +218,15 @@ fn reaches(state: &State, facts: &Facts<'_>, end: Lsn) -> Result<(), Refusal> {
         return Err(Refusal::Behind { published: end });
     }
     Ok(())
+}
+
+/// Whether PostgreSQL has sent everything that was committed since the position. It never sends what is
+/// committed while a table is not in the publication, and only a running walpost sees that.
+fn has_same_publication(state: &State, facts: &Facts<'_>) -> Result<(), Refusal> {
+    if facts.is_own || state.rows.is_some() || !state.may_lack_rows(facts.layout) {
+        return Ok(());
+    }
+    Err(Refusal::OtherPublication)
 }
 
 /// Whether positions of events mean the same events still.
@@ -271,3 +299,84 @@ fn behind(lsn: Lsn) -> Lsn {
 
 #[cfg(test)]
 mod properties;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::PublicationFingerprint;
+    use crate::state::{ChosenRows, ConfiguredLayout, Delivered, Ending, Partial};
+
+    const AT: EventPosition = EventPosition { commit_lsn: Lsn::new(90), ordinal: 3 };
+
+    fn layout(publication: &str) -> Layout {
+        ConfiguredLayout::default().with(&PublicationFingerprint::of(publication))
+    }
+
+    fn facts(layout: &Layout) -> Facts<'_> {
+        Facts {
+            server_started: 0,
+            timeline: 1,
+            fork: None,
+            flushed: Lsn::new(100),
+            is_standby: false,
+            slot: Lsn::new(80),
+            cluster: Some("own"),
+            layout,
+            published: None,
+            rows: None,
+            is_own: false,
+            awaited: None,
+        }
+    }
+
+    fn before() -> State {
+        let mut state = State::accepted(1, Lsn::new(90));
+        state.learn(Lsn::new(80));
+        let delivered = Some(Delivered::new(7, 1));
+        State { layout: Some(layout("former")), delivered, ..state }
+    }
+
+    #[test]
+    fn changed_publication_is_accepted_only_after_an_orderly_stop_or_by_an_operator() {
+        let (now, refused) = (layout("now"), Decision::Refuse(Refusal::OtherPublication));
+        assert_eq!(decide(&before(), &facts(&now)), refused);
+        for other in [
+            State { ending: Some(Ending::Stopped), ..before() },
+            State { layout: None, ..before() },
+            State { layout: Some(now.clone()), ..before() },
+        ] {
+            assert_ne!(decide(&other, &facts(&now)), refused, "{other:?}");
+            assert_eq!(with_publication(&other, &facts(&now)), None);
+        }
+        assert_ne!(decide(&before(), &Facts { is_own: true, ..facts(&now) }), refused);
+        // It hid rows, and no more does.
+        let former = layout("former");
+        let hid = State { ending: Some(Ending::Changed), ..before() };
+        assert_eq!(decide(&hid, &facts(&former)), refused);
+        let accepted = State { delivered: None, ..before() };
+        assert_eq!(with_publication(&hid, &facts(&former)), Some(accepted));
+    }
+
+    #[test]
+    fn accepted_publication_leaves_the_position_if_nothing_else_stands_against_it() {
+        let now = layout("now");
+        let kept = State { layout: Some(now.clone()), delivered: None, ..before() };
+        assert_eq!(with_publication(&before(), &facts(&now)), Some(kept.clone()));
+        let ordered = State { skipped: vec![AT], ..before() };
+        assert_eq!(with_publication(&ordered, &facts(&now)), Some(kept), "the order is given up");
+        let (next, then) = (Lsn::new(85), Lsn::new(90));
+        let rows = UnfinishedRows { since_ms: 1, next, then, chosen: ChosenRows::All };
+        for state in [
+            State { partial: Some(Partial { next: AT, identity: None }), ..before() },
+            State { rows: Some(rows), ..before() },
+            State { cluster: Some("other".to_owned()), ..before() },
+            State { timeline: 2, ..before() },
+            State { acked_upto: Lsn::new(70), ..before() },
+            State { acked_upto: Lsn::new(110), ..before() },
+        ] {
+            assert_eq!(with_publication(&state, &facts(&now)), None, "{state:?}");
+        }
+        let published = Facts { published: Some(AT), ..facts(&now) };
+        assert_eq!(with_publication(&before(), &published), None);
+    }
+}

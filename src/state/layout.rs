@@ -59,7 +59,7 @@ impl ConfiguredLayout {
 }
 
 /// What numbers the events.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layout {
     /// `None`: only the digest is known.
     pub(super) known: Option<Known>,
@@ -95,6 +95,13 @@ impl Layout {
             (Some(own), Some(other)) => own == other,
             _ => self.digest == other.digest,
         }
+    }
+
+    /// Whether the publication of that name differs for the same tables.
+    pub fn has_other_publication(&self, other: &Self) -> bool {
+        let (Some(own), Some(other)) = (&self.known, &other.known) else { return false };
+        let is_of_same = own.publication == other.publication && own.tables == other.tables;
+        is_of_same && own.catalogs != other.catalogs
     }
 }
 
@@ -141,10 +148,12 @@ mod tests {
             ConfiguredLayout { plain_message_prefix: Some(String::new()), ..configured() },
             ConfiguredLayout { publication: String::new(), ..configured() },
         ] {
-            assert!(!other.with(&fingerprint).is_same(&layout), "{other:?}");
+            let other = other.with(&fingerprint);
+            assert!(!other.is_same(&layout) && !other.has_other_publication(&layout), "{other:?}");
         }
-        let altered = PublicationFingerprint::of("publication 16400 750");
-        assert!(!configured().with(&altered).is_same(&layout));
+        let altered = configured().with(&PublicationFingerprint::of("publication 16400 750"));
+        assert!(!altered.is_same(&layout) && altered.has_other_publication(&layout));
+        assert!(!turned.with(&fingerprint).has_other_publication(&layout));
     }
 
     #[test]

@@ -26,11 +26,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
 
-pub use self::agreement::{Decision, Facts, Reason, Refusal, decide};
+pub use self::agreement::{Decision, Facts, Reason, Refusal, decide, with_publication};
 pub use self::delivered::{Bookmark, Delivered};
 pub use self::handle::StoreHandle;
 pub use self::layout::{ConfiguredLayout, Layout};
-pub use self::record::{ChosenRows, Partial, State, StateKey, UnfinishedRows, UnreadableState};
+pub use self::record::{
+    ChosenRows, Ending, Partial, State, StateKey, UnfinishedRows, UnreadableState,
+};
 
 /// A position, with the last published event.
 #[derive(Debug)]

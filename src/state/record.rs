@@ -102,8 +102,20 @@ pub struct State {
     pub skips: bool,
     /// What numbers the events; `None` if an operator has accepted the position since.
     pub layout: Option<Layout>,
+    /// How the last run ended; `None`: it was killed, or could not write that.
+    pub ending: Option<Ending>,
     /// When it was written, in milliseconds since 1970.
     pub at_ms: u64,
+}
+
+/// How a run has ended, as far as that concerns the publication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// In order: the publication was the one of the layout up to then.
+    Stopped,
+    /// The publication was changed, or hid rows.
+    Changed,
 }
 
 /// A transaction that is published in part.
@@ -189,6 +201,8 @@ struct Value {
     layout: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     layout_parts: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ending: Option<Ending>,
     at_ms: u64,
 }
 
@@ -253,6 +267,7 @@ impl State {
             server_started: 0,
             skips: false,
             layout: None,
+            ending: None,
             at_ms: 0,
         }
     }
@@ -303,6 +318,15 @@ impl State {
         }
     }
 
+    /// Whether rows may have been committed without the publication, or with one that hides them, while a
+    /// run worked with it, where `now` is the layout.
+    pub fn may_lack_rows(&self, now: &Layout) -> bool {
+        match self.ending {
+            Some(ending) => ending == Ending::Changed,
+            None => self.layout.as_ref().is_some_and(|known| known.has_other_publication(now)),
+        }
+    }
+
     /// The position behind the committed events.
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint { upto: self.acked_upto, partial: self.partial.map(|partial| partial.next) }
@@ -345,6 +369,7 @@ impl State {
             skips: self.skips,
             layout: self.layout.as_ref().map(|layout| layout.digest.clone()).unwrap_or_default(),
             layout_parts: known.map(|known| serde_json::json!(known)),
+            ending: self.ending,
             at_ms: self.at_ms,
         })
         .to_string()
@@ -401,6 +426,7 @@ impl State {
             server_started: value.server_started,
             skips: value.skips,
             layout: Layout::of_record(value.layout_parts, value.layout),
+            ending: value.ending,
             at_ms: value.at_ms,
         })
     }
@@ -419,6 +445,7 @@ mod tests {
             last,
             server_started: 9,
             skips: true,
+            ending: Some(Ending::Stopped),
             layout: Some(ConfiguredLayout::default().with(&PublicationFingerprint::default())),
             at_ms: 7,
             ..State::accepted(2, Lsn::new(0x1_0000_00A0))
@@ -498,7 +525,7 @@ mod tests {
         let next = EventPosition { commit_lsn: Lsn::new(0x1_0000_00A8), ordinal: 7 };
         let layout = Layout::of_record(None, "0123456789abcdef".to_owned());
         let partial = Some(Partial { next, identity: None });
-        let former = State { partial, layout, known_from: None, ..state(None) };
+        let former = State { partial, layout, known_from: None, ending: None, ..state(None) };
         assert_eq!(State::of_json(json.as_bytes()), Ok(former.clone()));
         assert!(!former.is_unknown(Lsn::new(5)), "nobody has noted what was confirmed");
         // An operator has accepted the position.

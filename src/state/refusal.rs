@@ -54,6 +54,7 @@ impl Refusal {
                 commit_lsn: next.commit_lsn,
                 events: next.ordinal,
             },
+            Self::OtherPublication => SlotError::OtherPublication { place, found: facts.slot },
             Self::Unidentified(commit_lsn) => SlotError::Unidentified { place, commit_lsn },
         }
     }

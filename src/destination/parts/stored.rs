@@ -2,10 +2,8 @@
 
 use crate::findings::{Finding, Findings, Name};
 use crate::lsn::Lsn;
-use crate::source::{PublicationFingerprint, SlotError};
-use crate::state::{
-    ConfiguredLayout, Decision, Facts, StateFailure, StateKey, StoredPosition, decide,
-};
+use crate::source::SlotError;
+use crate::state::{Decision, Facts, Layout, StateFailure, StateKey, StoredPosition, decide};
 
 /// The slot and its position, to compare with the position at the destination.
 #[derive(Clone)]
@@ -18,6 +16,8 @@ pub(crate) struct SlotAt {
     /// The end of the server's WAL.
     pub(crate) flushed: Lsn,
     pub(crate) is_standby: bool,
+    /// What numbers the events now.
+    pub(crate) layout: Layout,
 }
 
 /// The state key, as it was read.
@@ -90,8 +90,6 @@ fn is_usable(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) 
 /// Decides as `run` does. What only a session knows is taken to be as it was; it can still refuse.
 fn compare(names: &Names, found: &StoredPosition, slot: &SlotAt) -> Result<(), SlotError> {
     let state = &found.state;
-    let unknown = || ConfiguredLayout::default().with(&PublicationFingerprint::default());
-    let layout = state.layout.clone().unwrap_or_else(unknown);
     let facts = Facts {
         server_started: slot.server_started,
         timeline: slot.timeline,
@@ -100,7 +98,7 @@ fn compare(names: &Names, found: &StoredPosition, slot: &SlotAt) -> Result<(), S
         is_standby: slot.is_standby,
         slot: slot.confirmed,
         cluster: None,
-        layout: &layout,
+        layout: &slot.layout,
         published: found.published,
         rows: None,
         is_own: false,

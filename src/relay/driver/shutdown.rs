@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::session::failed_or_lost;
+use super::state_keeper::StateKeeper;
 use super::{Ended, Relay};
 use crate::metrics::Phase;
 use crate::relay::backoff::wait_until;
@@ -14,6 +15,7 @@ use crate::relay::run_result::{RelayError, Summary};
 use crate::relay::stats::HEARTBEAT;
 use crate::relay::stop::Order;
 use crate::source::{Announcement, Feed, SlotError, Source, SourceError};
+use crate::state::Ending;
 use walpost_core::relay::CommitAt;
 
 /// Minimum time for which a halt is announced, even if less of the drain timeout is left: an
@@ -222,7 +224,7 @@ impl<P: Source> Relay<P> {
             self.core.request_commit(CommitAt::Now);
         }
         let deadline = Instant::now() + self.settings.drain_timeout;
-        match self.write_last_state(deadline).await {
+        match self.write_last_state(deadline, None).await {
             Ok(_) | Err(RelayError::Aborted) => Ok(()),
             Err(other) => Err(other),
         }
@@ -246,14 +248,26 @@ impl<P: Source> Relay<P> {
     pub(super) async fn finish(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let deadline = self.shutdown.deadline().unwrap_or_else(Instant::now);
         let kept = kept_for_confirmation(self.settings.drain_timeout);
-        let confirmed = self.write_last_state(deadline + kept / 2).await?;
+        let verified = tokio::select! {
+            verified = session.verify(kept / 2) => verified,
+            () = self.stop.aborted() => return Err(RelayError::Aborted),
+        };
+        // Nothing more is read.
+        let ending = verified.is_ok().then_some(Ending::Stopped);
+        if let Some(failed @ Ended::Failed(_)) = verified.clone().err().map(failed_or_lost) {
+            return Ok(failed);
+        }
+        let confirmed = self.write_last_state(deadline + kept / 2, ending).await?;
         // Not `kept` after what the state topic took: the drain timeout covers both.
         let within = (deadline + kept).saturating_duration_since(Instant::now());
         // A confirmation that has arrived counts, even if an abort comes at the same time.
-        let finished = tokio::select! {
-            biased;
-            finished = session.finish(confirmed, within) => finished,
-            () = self.stop.aborted() => return Err(RelayError::Aborted),
+        let finished = match verified {
+            Ok(()) => tokio::select! {
+                biased;
+                finished = session.finish(confirmed, within) => finished,
+                () = self.stop.aborted() => return Err(RelayError::Aborted),
+            },
+            unknown => unknown,
         };
         match finished {
             Ok(()) => {
@@ -275,6 +289,12 @@ impl<P: Source> Relay<P> {
 
     /// The result of a run that did not end by [`Relay::fail`].
     pub(super) fn outcome(self) -> Result<Summary, RelayError> {
+        if self.state.as_ref().is_some_and(StateKeeper::lacks_ending) {
+            tracing::info!(
+                "that walpost is stopped could not be written beside the position: a change of the \
+                 publication before the next start takes `walpost adopt --apply`"
+            );
+        }
         if let Some(halt) = self.core.halted() {
             let remedy = if self.core.is_drained() && self.core.uncommitted_before() == 0 {
                 halt.remedy(self.source.slot(), self.state.is_some())

@@ -8,8 +8,8 @@
 //! it. After any failure, and for each session, the state topic is opened again with a new producer:
 //! what is not committed is aborted by that, and produced again.
 
+mod commits;
 mod kept;
-mod limits;
 mod opening;
 
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use self::commits::CommitLimits;
+use self::commits::QUIET;
 use self::kept::Kept;
-pub use self::limits::CommitLimits;
 use super::BACKOFF_LIMIT;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::position::{Checkpoint, EventPosition};
 use crate::relay::backoff::{Backoff, backoff};
 use crate::source::{Feed, Horizon, LastTransaction, ReceivedTransactions, SlotError, SourceError};
 use crate::state::{
-    Bookmark, ConfiguredLayout, Delivered, Partial, State, StateEvent, StateFailure, StateKey,
+    Bookmark, ConfiguredLayout, Delivered, Ending, State, StateEvent, StateFailure, StateKey,
     StateStore, UnfinishedRows, unix_ms,
 };
-use walpost_core::relay::{CommitAt, Core};
+use walpost_core::relay::Core;
 
 /// Minimum time between two writes while events are delivered.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,13 +39,6 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 /// so last for 90 minutes in which PostgreSQL saves none of them.
 const IDLE_SECONDS: [usize; 2] = [1, 30];
 const POSITIONS_PER_SECOND: usize = 4;
-
-/// Records of a Kafka transaction, and per second of its age, up to which it is committed as soon as
-/// there is nothing to read. With more, once nothing came for [`QUIET`]. Committing at each empty
-/// socket halved the rate of a dense stream.
-const SPARSE_RECORDS: u64 = 50;
-const SPARSE_PER_SECOND: u64 = 4000;
-const QUIET: Duration = Duration::from_millis(3);
 
 /// The state topic of a relay.
 #[derive(Debug, Clone)]
@@ -94,6 +87,8 @@ pub(super) struct StateKeeper {
     slot: Lsn,
     /// A bookmark of this session whose position is not acknowledged yet.
     pending: Option<Bookmark>,
+    /// How the run ends, while that is to be written.
+    ending: Option<Ending>,
     /// The newest durable record. Before the store is open: that of this process, if any.
     state: Option<State>,
     delays: Backoff,
@@ -157,6 +152,7 @@ impl StateKeeper {
             kept: Kept::default(),
             slot: Lsn::ZERO,
             pending: None,
+            ending: None,
             state: None,
             delays: backoff(BACKOFF_LIMIT),
             is_compared: true,
@@ -244,6 +240,7 @@ impl StateKeeper {
             // In exactly-once mode it is opened with the next session.
             Phase::Closed(_) if core.is_exactly_once() => {}
             Phase::Closed(at) if *at <= Instant::now() => self.begin_to_open(),
+            Phase::Open if self.may_write_ending(core) => self.write_ending(),
             Phase::Open if !self.may_write(core) => {}
             Phase::Open if core.is_exactly_once() => self.commit(core, received, urgency),
             Phase::Open => {
@@ -339,6 +336,7 @@ impl StateKeeper {
     fn is_at_work(&self, core: &Core) -> bool {
         matches!(self.phase, Phase::Writing(_))
             || !core.is_exactly_once() && self.written_upto() < core.flush_lsn()
+            || self.may_write_ending(core)
     }
 
     /// Whether the topic can be written, as far as known.
@@ -429,6 +427,7 @@ impl StateKeeper {
             note_position(&self.metrics, state.acked_upto);
             core.committed(state.checkpoint());
             self.own[0] = Some(id(&state));
+            self.ending.take_if(|ending| state.ending == Some(*ending));
             let times = (self.written_at, Instant::now());
             self.kept.written(state.acked_upto, times, self.store.may_lose());
             self.state = Some(*state);
@@ -500,6 +499,7 @@ impl StateKeeper {
         {
             delivered.add(bookmark);
         }
+        state.ending = self.ending;
         self.store.write(&state);
         self.written_at = Instant::now();
         self.overdue_at = self.written_at + self.settings.commits.transaction_timeout();
@@ -507,64 +507,11 @@ impl StateKeeper {
         self.phase = Phase::Writing(Box::new(state));
     }
 
-    /// Commits the open Kafka transaction, if it is time and everything in it is acknowledged.
-    fn commit(&mut self, core: &mut Core, received: &mut ReceivedTransactions, urgency: Urgency) {
-        if let Some(at) = self.due(core, urgency) {
-            core.request_commit(at);
-        }
-        let (Some(checkpoint), Some(before)) = (core.checkpoint(), &self.state) else { return };
-        if checkpoint.upto < before.acked_upto {
-            // It would be published again.
-            return core
-                .request_producer_replacement("its position is older than the state topic's");
-        }
-        if core.is_split_by(&checkpoint) {
-            self.metrics.split_transactions.add(1);
-        }
-        let last = self.last(received.durable(checkpoint.upto), before);
-        let Checkpoint { upto: acked_upto, partial } = checkpoint;
-        let partial = partial.map(|next| partly_published(next, received, before));
-        self.write(State { partial, at_ms: unix_ms(), ..before.moved(acked_upto, last) });
-    }
-
     /// The last transaction to write: those of rows are none of the server's.
     fn last(&self, durable: Option<LastTransaction>, before: &State) -> Option<LastTransaction> {
         // With another layout the last one may not be sent again, and an earlier one is.
         let durable = durable.filter(|_| self.settings.rows.is_none());
         durable.into_iter().chain(before.last).max_by_key(|one| one.commit_lsn)
-    }
-
-    /// Whether to stop reading for a commit.
-    fn due(&mut self, core: &Core, urgency: Urgency) -> Option<CommitAt> {
-        let (records, bytes) = core.uncommitted();
-        if records == 0 {
-            let grew = core.flush_lsn() > self.written_upto();
-            let is_urgent = matches!(urgency, Urgency::Last | Urgency::Switch);
-            let is_due = is_urgent || self.written_at.elapsed() >= self.idle_interval();
-            return (grew && is_due).then_some(CommitAt::Boundary);
-        }
-        let (limits, now) = (self.settings.commits, Instant::now());
-        let age = now - *self.transaction_since.get_or_insert(now);
-        if records != self.grew.0 {
-            self.grew = (records, now);
-        }
-        if bytes >= limits.bytes || age >= limits.timeout {
-            return Some(CommitAt::Now);
-        }
-        let is_due = match urgency {
-            Urgency::Last | Urgency::Switch => true,
-            Urgency::Idle => age >= limits.interval || self.is_pause(records, age, now),
-            Urgency::Normal => age >= limits.interval,
-        };
-        is_due.then_some(CommitAt::Boundary)
-    }
-
-    /// Whether a source that has nothing to read now pauses: in a dense stream it often has nothing
-    /// for a moment, and each commit makes it wait.
-    fn is_pause(&self, records: u64, age: Duration, now: Instant) -> bool {
-        let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        let sparse = SPARSE_RECORDS + millis.saturating_mul(SPARSE_PER_SECOND / 1000);
-        records <= sparse || now - self.grew.1 >= QUIET
     }
 }
 
@@ -578,18 +525,6 @@ fn warn_of_key(key: &str, error: &str) {
 
 fn id(state: &State) -> RecordId {
     (state.generation, state.at_ms)
-}
-
-/// The transaction that is published in part, before the event at `next`.
-fn partly_published(
-    next: EventPosition,
-    received: &ReceivedTransactions,
-    before: &State,
-) -> Partial {
-    let known = received.committed_at(next.commit_lsn).map(|one| (one.xid, one.commit_time));
-    let is_same = |former: &Partial| former.next.commit_lsn == next.commit_lsn;
-    let former = before.partial.filter(is_same).and_then(|former| former.identity);
-    Partial { next, identity: known.or(former) }
 }
 
 /// The state topic has this position.

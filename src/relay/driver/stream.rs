@@ -55,6 +55,9 @@ impl<P: Source> Relay<P> {
                 self.log_failure(error);
                 if error.needs_operator() {
                     self.begin_to_fail(error);
+                    if matches!(error, SourceError::Changed(_)) {
+                        self.write_changed().await?;
+                    }
                     // Announced before the slot is released. From here on no signal changes the
                     // result.
                     self.announce(session.announce_halt(error)).await?;

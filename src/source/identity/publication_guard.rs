@@ -274,6 +274,16 @@ impl Catalogs {
     }
 }
 
+/// The fingerprint of the publication as it is now.
+pub(crate) async fn publication_fingerprint(
+    client: &Arc<SqlClient>,
+    version: i32,
+    config: &SourceConfig,
+) -> Result<PublicationFingerprint, SourceError> {
+    let (_, check) = Catalogs::checked(Arc::clone(client), version, config).await?;
+    Ok(check.fingerprint)
+}
+
 /// Whether the publication, or a table's membership in it, is newer than a change that the slot has
 /// yet to decode.
 pub(crate) async fn is_newer_than_slot(

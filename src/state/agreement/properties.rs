@@ -19,7 +19,7 @@ use crate::pgoutput::encode::texts;
 use crate::pgoutput::{Begin, Commit, Insert, LogicalMessage, Message, PgTimestamp};
 use crate::property;
 use crate::source::{HistoryCheck, LastTransaction, MessageAction, PublicationFingerprint};
-use crate::state::{ConfiguredLayout, Partial};
+use crate::state::{ConfiguredLayout, Ending, Partial};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -336,7 +336,14 @@ impl World {
             found.digest.push_str(", worded otherwise");
         }
         self.is_plain &= !until.is_former;
-        let Ok(checked) = self.opened(&found) else { return self.refused(until) };
+        let Ok(checked) = self.opened(&found) else {
+            let accepted = with_publication(&self.state, &self.facts(&found));
+            return match accepted.filter(|_| until.adopts) {
+                Some(accepted) => self.state = accepted,
+                None => self.refused(until),
+            };
+        };
+        self.state.ending = None;
         self.layout = Some(number);
         self.server.is_slot_new = false;
         let server = self.server.clone();
@@ -382,14 +389,14 @@ impl World {
         if until.is_written {
             let last = self.state.last;
             self.write(server.end, None, last, &run);
+            self.state.ending = until.is_confirmed.then_some(Ending::Stopped);
         }
         self.end(until);
     }
 
-    /// What has to be compared, if anything.
-    fn opened(&mut self, layout: &Layout) -> Result<Option<PublishedHistory>, Refusal> {
+    fn facts<'a>(&self, layout: &'a Layout) -> Facts<'a> {
         let fork = self.server.forks.iter().find(|(of, _)| *of == self.state.timeline);
-        let mut facts = Facts {
+        Facts {
             server_started: self.server.started,
             timeline: self.server.timeline,
             fork: fork.map(|(_, end)| Lsn::new(*end)),
@@ -402,7 +409,12 @@ impl World {
             rows: None,
             is_own: false,
             awaited: None,
-        };
+        }
+    }
+
+    /// What has to be compared, if anything.
+    fn opened(&mut self, layout: &Layout) -> Result<Option<PublishedHistory>, Refusal> {
+        let mut facts = self.facts(layout);
         let mut decision = decide(&self.state, &facts);
         if let Decision::Wait(position) = decision {
             facts.awaited = Some(position);

@@ -5,9 +5,12 @@ use super::connection::Replication;
 use super::{columns, connection, publication, server, slot};
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
+use crate::destination::parts::settings::layout;
 use crate::destination::parts::stored::SlotAt;
 use crate::findings::{Finding, Findings};
-use crate::source::{CatalogState, Control, Instance, Limit, Silent, SourceConfig};
+use crate::source::{
+    self, CatalogState, Control, Instance, Limit, PublicationFingerprint, Silent, SourceConfig,
+};
 use crate::state::StateKey;
 use crate::tools::setup::Hosting;
 
@@ -56,7 +59,9 @@ async fn beside(
     server::check(client, &facts, service, source, findings).await;
     server::check_encoding(client, config, findings).await;
     let instance = findings.answer(("server", "server"), Instance::of(client).await)?;
-    let slot = slot_at(config, &facts, &instance, replication);
+    let fingerprint = source::publication_fingerprint(client, facts.version, source).await;
+    let fingerprint = findings.answer(("publication", "publication"), fingerprint)?;
+    let slot = slot_at(config, &facts, &instance, replication, &fingerprint);
     let published = publication::check(client, source, &facts, findings).await;
     let Some((has_publication, tables)) = published else { return slot };
     slot::check(client, &source.slot, &facts, has_publication, service, findings).await;
@@ -73,6 +78,7 @@ fn slot_at(
     facts: &CatalogState,
     instance: &Instance,
     replication: Replication,
+    fingerprint: &PublicationFingerprint,
 ) -> Option<SlotAt> {
     let Replication::Works { system_identifier, timeline } = replication else { return None };
     let slot = config.source.slot.clone();
@@ -85,5 +91,6 @@ fn slot_at(
     };
     let (flushed, is_standby) = (facts.flushed, facts.in_recovery);
     let server_started = instance.postmaster_start;
-    Some(SlotAt { key, server_started, timeline, confirmed, flushed, is_standby })
+    let layout = layout(config).with(fingerprint);
+    Some(SlotAt { key, server_started, timeline, confirmed, flushed, is_standby, layout })
 }

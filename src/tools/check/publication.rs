@@ -376,7 +376,7 @@ fn young_publication(source: &SourceConfig) -> Finding {
         )
         .advice(format!(
             "start `run`; if it fails there, publish by hand what was committed before, then run \
-             (and, with a state topic, `walpost adopt --apply` after it) \
+             (and `walpost adopt --apply` after it, if walpost keeps its position) \
              SELECT pg_catalog.pg_replication_slot_advance({}, pg_catalog.pg_current_wal_lsn());",
             slot.trim_start()
         ))

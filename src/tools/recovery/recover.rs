@@ -14,6 +14,7 @@ use super::publication::{Publication, batches};
 use crate::assembly;
 use crate::config::{self, Config, Environment};
 use crate::destination::kafka;
+use crate::destination::parts::settings::layout;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, FoundTable, Role};
@@ -21,7 +22,7 @@ use crate::relay::{StopHandle, Summary};
 use crate::source::{
     APPLICATION_NAME, RowBound, RowChoice, RowPositions, RowSnapshot, log_if_slow,
 };
-use crate::state::{Bookmark, ChosenRows, Delivered, State, UnfinishedRows, unix_ms};
+use crate::state::{Bookmark, ChosenRows, Delivered, Layout, State, UnfinishedRows, unix_ms};
 use crate::tools::setup::Positions;
 
 /// Positions of rows from before the slot begin that many bytes before it.
@@ -248,6 +249,7 @@ impl<'a> Recovery<'a> {
         self.require_history()?;
         let (then, count) = (self.then, self.rows(with_undecided));
         let former = self.positions.state.clone();
+        let accepted = self.accepted_publication(with_undecided);
         let is_further = then > self.positions.slot();
         let summary = if count > 0 {
             let positions = self.row_positions(count)?;
@@ -284,16 +286,20 @@ impl<'a> Recovery<'a> {
         } else {
             None
         };
-        let is_there =
-            |state: &State| state.rows.is_none() && state.acked_upto == then && is_further;
+        let is_there = |state: &State| {
+            state.rows.is_none() && accepted.is_none() && state.acked_upto == then && is_further
+        };
         if count == 0 && former.as_ref().is_some_and(is_there) {
             // Nothing has changed.
             return Ok(summary);
         }
+        let ending = former.as_ref().and_then(|state| state.ending).filter(|_| accepted.is_none());
         let last = former.and_then(|state| state.last);
         let last = last.filter(|last| is_further && last.commit_lsn < then);
         let delivered = self.delivered(with_undecided);
-        let state = State { last, delivered, ..self.positions.at(then) };
+        let state = self.positions.at(then);
+        let layout = accepted.or(state.layout);
+        let state = State { last, delivered, layout, ending, ..state };
         self.positions.write(&state).await?;
         Ok(summary)
     }
@@ -320,11 +326,23 @@ impl<'a> Recovery<'a> {
         Ok(positions)
     }
 
+    /// Whether all chosen rows are published afterwards.
+    fn is_complete(&self, with_undecided: bool) -> bool {
+        with_undecided || self.compared().is_none_or(|compared| compared.undecided == 0)
+    }
+
+    /// The layout with a publication that was changed while walpost worked with it, if the rows that were
+    /// committed without it are published afterwards.
+    fn accepted_publication(&self, with_undecided: bool) -> Option<Layout> {
+        let is_all = matches!(self.chosen, ChosenRows::All | ChosenRows::Bookmark(_));
+        let is_changed = self.positions.may_lack_rows();
+        let now = layout(self.config).with(&self.snapshot.fingerprint);
+        (is_all && is_changed && self.is_complete(with_undecided)).then_some(now)
+    }
+
     /// Which rows are delivered afterwards, and once the slot is read.
     fn delivered(&self, with_undecided: bool) -> Option<Delivered> {
-        let undecided = self.compared().map_or(0, |compared| compared.undecided);
-        let is_complete = undecided == 0 || with_undecided;
-        match (&self.chosen, is_complete) {
+        match (&self.chosen, self.is_complete(with_undecided)) {
             (ChosenRows::Existing | ChosenRows::All, true) => Some(Delivered::new(0, 0)),
             (ChosenRows::Bookmark(bookmark), true) => {
                 let former = self.positions.state.as_ref()?.delivered.clone()?;
@@ -433,6 +451,9 @@ fn bookmark(history: &History<'_>) -> Result<Bookmark, RecoveryError> {
     let kept = match (is_restarted && fork.is_none(), positions.has_slot()) {
         (true, true) => positions.slot(),
         (true, false) => Lsn::ZERO,
+        // What the slot has confirmed was sent by the publication of then.
+        (false, true) if positions.may_lack_rows() => positions.slot(),
+        (false, false) if positions.may_lack_rows() => Lsn::ZERO,
         (false, _) => Lsn::new(u64::MAX),
     };
     let delivered = delivered.clone().of_restarted(kept, history.snapshot.xmax);

@@ -4,10 +4,12 @@ use rdkafka::admin::{NewTopic, TopicReplication};
 use std::time::{Duration, Instant};
 
 use super::new_slot::Doubt;
-use crate::config::Config;
+use crate::assembly;
+use crate::config::{Config, Environment};
 use crate::conninfo::ConnInfo;
 use crate::destination;
 use crate::destination::kafka::{KafkaConfig, MetadataClient, TopicAt, kafka};
+use crate::destination::parts::settings::layout;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::position::EventPosition;
@@ -15,7 +17,8 @@ use crate::source::{
     self, CatalogState, Control, Limit, Silent, SourceError, SqlClient, identify_server,
 };
 use crate::state::{
-    Partial, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
+    Facts, Layout, Partial, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
+    with_publication,
 };
 
 /// Timeout for each request to the brokers.
@@ -99,6 +102,10 @@ pub(crate) struct Positions {
     published: Option<EventPosition>,
     /// The server's.
     pub(crate) timeline: u32,
+    /// The end of the server's WAL.
+    flushed: Lsn,
+    /// What numbers the events now.
+    layout: Layout,
     key: StateKey,
     store: Box<dyn StateStore>,
     /// What the place of the position is called.
@@ -174,7 +181,24 @@ impl Positions {
             }
         }
         let (state, cluster, published) = read_from(opened, &place)?;
-        Ok(Self { control, found, state, cluster, published, timeline, key, store, place })
+        let source = assembly::source(config, &Environment::of_process());
+        let source = source.map_err(|error| SourceError::Setup(error.to_string()))?;
+        let fingerprint = source::publication_fingerprint(&control.client, facts.version, &source);
+        let layout = layout(config).with(&limit.on(fingerprint).await??);
+        let flushed = facts.flushed;
+        Ok(Self {
+            control,
+            found,
+            state,
+            cluster,
+            published,
+            timeline,
+            flushed,
+            layout,
+            key,
+            store,
+            place,
+        })
     }
 
     /// The slot's position.
@@ -235,28 +259,76 @@ impl Positions {
             rows_upto: former.map(|state| state.rows_upto).unwrap_or_default(),
             skips: former.is_some_and(|state| state.skips),
             layout: former.and_then(|state| state.layout.clone()),
+            ending: former.and_then(|state| state.ending),
             at_ms: crate::state::unix_ms(),
             // This command compares nothing.
             ..State::accepted(self.timeline, position)
         }
     }
 
-    /// Writes the slot's position to the state topic.
-    pub(crate) async fn adopt(mut self) -> Result<(), AdoptError> {
-        let state = self.at(self.slot());
+    /// Whether rows may have been committed without the publication while walpost worked with it.
+    pub(crate) fn may_lack_rows(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.may_lack_rows(&self.layout))
+    }
+
+    /// The state to write if only the publication as it is now has to be accepted.
+    pub(crate) fn with_publication(&self) -> Option<State> {
+        let state = self.state.as_ref().filter(|state| state.timeline == self.timeline)?;
+        let facts = Facts {
+            // This command compares nothing.
+            server_started: 0,
+            fork: None,
+            is_standby: false,
+            layout: &self.layout,
+            rows: None,
+            is_own: false,
+            awaited: None,
+            timeline: self.timeline,
+            flushed: self.flushed,
+            slot: self.slot(),
+            cluster: self.cluster.as_deref(),
+            published: self.published,
+        };
+        let accepted = with_publication(state, &facts)?;
+        Some(State { generation: state.generation + 1, at_ms: crate::state::unix_ms(), ..accepted })
+    }
+
+    /// Accepts the publication as it is now, if nothing else stands against the position, which stays;
+    /// otherwise writes the slot's position. Returns from where `run` continues.
+    pub(crate) async fn adopt(mut self) -> Result<Lsn, AdoptError> {
+        let from = match self.with_publication() {
+            Some(state) => match self.write(&state).await {
+                Ok(()) => state.acked_upto,
+                // The end of the stream is not walpost's: it is adopted too.
+                Err(AdoptError::State { failure: StateFailure::Diverged(_), .. }) => {
+                    self.read_again().await?;
+                    self.write_slot().await?
+                }
+                Err(error) => return Err(error),
+            },
+            None => self.write_slot().await?,
+        };
+        // The server notices the end of a session late, and the next command may need the lock at once.
+        let unlocked =
+            self.control.client.batch_execute("SELECT pg_catalog.pg_advisory_unlock_all()").await;
+        unlocked.map_err(|error| SourceError::query("releasing the slot", &error))?;
+        Ok(from)
+    }
+
+    async fn write_slot(&mut self) -> Result<Lsn, AdoptError> {
+        let slot = self.slot();
+        let state = self.at(slot);
         let state = State {
-            skipped: passed(state.skipped, self.slot()),
+            skipped: passed(state.skipped, slot),
             // Rows between the former position and this one may not be.
             delivered: None,
             layout: None,
+            ending: None,
             ..state
         };
         self.store.adopt(&state);
         self.written(&state).await?;
-        // The server notices the end of a session late, and the next command may need the lock at once.
-        let unlocked =
-            self.control.client.batch_execute("SELECT pg_catalog.pg_advisory_unlock_all()").await;
-        unlocked.map_err(|error| SourceError::query("releasing the slot", &error).into())
+        Ok(slot)
     }
 
     /// What is to be written to skip the event at `position` no more.

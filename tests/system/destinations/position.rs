@@ -12,6 +12,7 @@ cases! {
     stream_without_a_position_is_not_written_to(before_adopt): [redis nats];
     events_of_another_writer_stop_delivery(new): [redis nats];
     slot_created_again_is_adopted_with_a_new_generation(new): [redis nats];
+    changed_publication_is_left_to_an_operator(new): [redis nats];
     stream_of_another_server_is_refused(new): [redis nats];
     event_skipped_by_order_is_not_delivered(new): [redis nats];
     event_that_is_in_the_stream_cannot_be_skipped(new): [redis nats];
@@ -130,6 +131,28 @@ async fn slot_created_again_is_adopted_with_a_new_generation<K: Keeper>(fixture:
     let [first, last] = [&generations[0], &generations[28]].map(Clone::clone);
     assert!(first.is_some() && last.is_some() && first != last);
     assert_eq!(generations, [vec![first; 20], vec![last; 9]].concat());
+    stop(walpost).await;
+}
+
+/// To accept the change begins no new generation, in which events would be repeated.
+async fn changed_publication_is_left_to_an_operator<K: Keeper>(fixture: &K) {
+    let walpost = fixture.run().await;
+    fixture.insert(10, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    for change in ["DROP", "ADD"] {
+        let change = format!("ALTER PUBLICATION walpost {change} TABLE public.outbox");
+        fixture.inner.postgres.execute(&change).await;
+    }
+    fixture.insert(1, 3).await;
+    let (code, said) = ended(&walpost).await;
+    assert_eq!(code, Some(3), "{said}");
+    fixture.refused(3, "changed while walpost worked with it, or after it was killed").await;
+    fixture.adopt().await;
+    let walpost = fixture.run().await;
+    fixture.insert(9, 3).await;
+    fixture.assert_exact().await;
+    let generations = fixture.generations().await;
+    assert_eq!(generations, vec![generations[0].clone(); 20]);
     stop(walpost).await;
 }
 

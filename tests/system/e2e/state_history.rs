@@ -62,6 +62,94 @@ async fn assert_refused(fixture: &Fixture, words: &str) -> usize {
     fixture.records().await.len() - records
 }
 
+/// Takes the outbox out of the publication and back in, with a row in between that is never sent, and one
+/// after that.
+async fn change_publication(fixture: &Fixture) {
+    for change in ["DROP", "ADD"] {
+        let change = format!("ALTER PUBLICATION walpost {change} TABLE public.outbox");
+        fixture.postgres.execute(&change).await;
+        fixture.postgres.execute(&insert(1, 5)).await;
+    }
+}
+
+const CHANGED: &str =
+    "the publication was changed while walpost worked with it, or after it was killed";
+
+/// A supervisor that restarts walpost changes nothing about that, and to accept it repeats nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_publication_is_left_to_an_operator() {
+    for mode in MODES {
+        let (fixture, _) = adopted(mode).await;
+        let walpost = fixture.run().await;
+        fixture.postgres.execute(&insert(10, 5)).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        change_publication(&fixture).await;
+        let (code, said) = ended(&walpost).await;
+        assert_eq!(code, Some(3), "{said}");
+        for _ in 0..2 {
+            assert_eq!(assert_refused(&fixture, CHANGED).await, 0);
+        }
+        for command in ["check", "adopt"] {
+            let command = fixture.command(command).start();
+            ended(&command).await;
+            let printed = command.stdout().join("\n").to_lowercase();
+            assert!(printed.contains(CHANGED), "{printed}");
+        }
+        if mode == "at-least-once" {
+            done(&fixture, "recover", &["--all", "--apply"]).await;
+            assert_continues(&fixture, 22).await;
+        } else {
+            // The one that was never sent.
+            fixture.postgres.execute("DELETE FROM public.outbox WHERE n = 11").await;
+            assert_adopted(&fixture, 21).await;
+            assert_eq!(fixture.records().await.len(), 21, "nothing is repeated");
+        }
+    }
+}
+
+/// The next start finds the publication as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_that_is_undone_before_the_next_start_is_left_to_an_operator() {
+    for mode in MODES {
+        let (fixture, _) = adopted(mode).await;
+        let walpost = fixture.run().await;
+        fixture.postgres.execute(&insert(10, 5)).await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        fixture.postgres.execute("CREATE TABLE public.child () INHERITS (public.outbox)").await;
+        fixture.postgres.execute(&insert(1, 5)).await;
+        let (code, said) = ended(&walpost).await;
+        assert_eq!(code, Some(3), "{said}");
+        fixture.postgres.execute("DROP TABLE public.child").await;
+        assert_eq!(assert_refused(&fixture, CHANGED).await, 0);
+        done(&fixture, "recover", &["--since", "now", "--apply"]).await;
+        assert_eq!(assert_refused(&fixture, CHANGED).await, 0);
+        assert_adopted(&fixture, 21).await;
+        assert!(mode == "at-least-once" || fixture.records().await.len() == 21);
+    }
+}
+
+/// Only a running walpost sees what PostgreSQL does not send.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn publication_may_be_changed_after_a_stop_in_order_and_not_after_a_kill() {
+    for mode in MODES {
+        let (fixture, _) = adopted(mode).await;
+        publish(&fixture, 10).await;
+        change_publication(&fixture).await;
+        let walpost = fixture.run().await;
+        fixture.confirmed(LONG_TIMEOUT).await;
+        assert_eq!(fixture.records().await.len(), 11);
+        walpost.kill9().await;
+        // Nothing was to be written since the start, and nothing was.
+        let walpost = fixture.run().await;
+        walpost.await_line(AGREES, LONG_TIMEOUT).await;
+        walpost.kill9().await;
+        change_publication(&fixture).await;
+        assert_eq!(assert_refused(&fixture, CHANGED).await, 0);
+        fixture.postgres.execute("DELETE FROM public.outbox WHERE n IN (11, 13)").await;
+        assert_adopted(&fixture, 22).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_restored_while_walpost_was_down_is_not_read_from() {
     for mode in MODES {
@@ -96,12 +184,22 @@ async fn restore(fixture: &Fixture, saved: &DataSnapshot) {
     }
 }
 
+/// The command ends well.
+async fn done(fixture: &Fixture, name: &str, arguments: &[&str]) {
+    let command = fixture.command(name).args(arguments).start();
+    let (code, said) = ended(&command).await;
+    assert_eq!(code, Some(0), "{said}");
+}
+
 /// The operator accepts what was restored: with `walpost adopt --apply` all of it from the slot on is
 /// published.
 async fn assert_adopted(fixture: &Fixture, expected: usize) {
-    let adopt = fixture.command("adopt").arg("--apply").start();
-    let (code, said) = ended(&adopt).await;
-    assert_eq!(code, Some(0), "{said}");
+    done(fixture, "adopt", &["--apply"]).await;
+    assert_continues(fixture, expected).await;
+}
+
+/// Delivery continues with ten further rows, and so many rows are published.
+async fn assert_continues(fixture: &Fixture, expected: usize) {
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 5)).await;
     fixture.confirmed(LONG_TIMEOUT).await;
@@ -123,10 +221,10 @@ async fn restored_server_is_not_read_from_after_a_change_of_layout_either() {
     let words = "is not the one that walpost has published from";
     let fixture = fixture.option("--message-prefix", "events");
     assert_eq!(assert_refused(&fixture, words).await, 0);
-    let names = "SELECT string_agg(quote_ident(pubname), '') FROM pg_publication";
-    let publication = fixture.postgres.query_text(names).await.expect("a publication");
-    let alter = format!("ALTER PUBLICATION {publication} SET (publish = 'insert')");
-    fixture.postgres.execute(&alter).await;
+    fixture.postgres.execute("ALTER PUBLICATION walpost SET (publish = 'insert')").await;
+    assert_eq!(assert_refused(&fixture, CHANGED).await, 0);
+    // To accept that is not to accept the history.
+    done(&fixture, "adopt", &["--apply"]).await;
     assert_eq!(assert_refused(&fixture, words).await, 0);
     assert_adopted(&fixture, 70).await;
 }

@@ -1,6 +1,8 @@
-//! Opening the state topic for a session, and the last write of a run.
+//! Opening the state topic for a session, and the last writes of a run.
 
-use tokio::time::{Instant, sleep};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Phase, StateKeeper, StateOpened, StateSettings, Urgency, id, note_position};
 use crate::lsn::Lsn;
@@ -9,7 +11,13 @@ use crate::relay::driver::Relay;
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
 use crate::source::{Feed, SlotError, Source, SourceError};
-use crate::state::{Decision, Facts, State, StateEvent, StateFailure, StateKey, decide, unix_ms};
+use crate::state::{
+    Decision, Ending, Facts, State, StateEvent, StateFailure, StateKey, decide, unix_ms,
+};
+use walpost_core::relay::Core;
+
+/// How long it may take to write how a run ends, beside what else is to be written. Redis needs a second for it.
+const ENDING_WITHIN: Duration = Duration::from_secs(2);
 
 /// What was read.
 struct Found {
@@ -124,6 +132,8 @@ impl<P: Source> Relay<P> {
             return Ok(StateOpened::Lost(SourceError::Lost(why.to_owned())));
         }
         self.log_agreement(&keeper.settings, acked);
+        let is_of_rows = keeper.settings.rows.is_some();
+        let has_ended = state.ending.is_some();
         let is_same_layout = state.layout.as_ref().is_some_and(|known| known.is_same(&layout));
         let is_same_timeline = state.timeline == session.timeline();
         keeper.slot = keeper.slot.max(session.start());
@@ -141,10 +151,12 @@ impl<P: Source> Relay<P> {
         let delivered = delivered.map(|delivered| delivered.of_restarted(kept, u64::MAX));
         keeper.state = Some(State {
             generation: state.generation + 1,
+            ending: None,
             skips: state.skips || keeper.settings.skips,
             cluster,
             delivered,
-            layout: Some(layout),
+            // The rows are those of another publication too.
+            layout: if is_of_rows { state.layout } else { Some(layout) },
             ..state
         });
         keeper.note_server(session);
@@ -153,8 +165,8 @@ impl<P: Source> Relay<P> {
         note_position(&keeper.metrics, keeper.written_upto());
         // What is published from here on has ordinals of this layout, and is of this timeline.
         let is_written = is_same_layout && (is_same_timeline || !keeper.is_compared);
-        if !is_written && keeper.settings.lossy_store.is_some() {
-            return self.write_layout(keeper, session).await;
+        if has_ended || !is_written && !is_of_rows {
+            return self.write_begun(keeper, session).await;
         }
         Ok(StateOpened::Ready)
     }
@@ -172,8 +184,8 @@ impl<P: Source> Relay<P> {
     }
 
     /// Writes the state, and waits until that is durable: the store may know of events before the
-    /// position advances.
-    async fn write_layout(
+    /// position advances, and how the last run ended says nothing of this one.
+    async fn write_begun(
         &mut self,
         keeper: &mut StateKeeper,
         session: &mut P::Feed,
@@ -278,13 +290,53 @@ impl<P: Source> Relay<P> {
         }
     }
 
-    /// Writes the position at the end of the run; waits at most until `deadline`. Returns the
-    /// position to confirm.
+    /// Writes that the publication was changed, and the position of what is in flight, before the slot is
+    /// released: the next start may find the same publication again. A store is not opened again for it, since
+    /// that may fence another instance. An abort ends it early.
+    pub(in crate::relay::driver) async fn write_changed(&mut self) -> Result<(), RelayError> {
+        let deadline = Instant::now() + ENDING_WITHIN;
+        if let Some(keeper) = &mut self.state {
+            keeper.ending = Some(Ending::Changed);
+        }
+        loop {
+            match self.serve_sink() {
+                Ok(()) => {}
+                Err(RelayError::Aborted) => return Ok(()),
+                Err(other) => return Err(other),
+            }
+            let is_interrupted = self.core.is_within_produced();
+            let Some(keeper) = self.state.as_mut().filter(|one| one.can_write()) else { break };
+            let stepped = keeper.step(&mut self.core, &mut self.session.received, Urgency::Last);
+            let is_left = keeper.is_at_work(&self.core) || self.core.in_flight().0 > 0;
+            if stepped.is_err() || !is_left || is_interrupted || Instant::now() >= deadline {
+                break;
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.changed() => {}
+                () = self.sink.wait_for_events(true) => {}
+                () = keeper.wait() => {}
+                () = sleep_until(deadline) => {}
+                () = sleep(HEARTBEAT) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the position at the end of the run, and how it ends; waits at most until `deadline`. Returns
+    /// the position to confirm.
     pub(in crate::relay::driver) async fn write_last_state(
         &mut self,
         deadline: Instant,
+        ending: Option<Ending>,
     ) -> Result<Lsn, RelayError> {
         let Some(mut keeper) = self.state.take() else { return Ok(self.core.flush_lsn()) };
+        let is_due = keeper.is_at_work(&self.core) || self.core.uncommitted().0 > 0;
+        let is_known = keeper.settings.rows.is_none();
+        let is_reached = is_due || self.sink.is_connected() != Some(false);
+        keeper.ending = ending.filter(|_| is_known && is_reached);
+        // The ending alone is not worth a wait: without it an operator accepts a changed publication.
+        let deadline = if is_due { deadline } else { deadline.min(Instant::now() + ENDING_WITHIN) };
         let received = &mut self.session.received;
         while keeper.may_write(&self.core)
             && keeper.step(&mut self.core, received, Urgency::Last).is_ok()
@@ -294,7 +346,7 @@ impl<P: Source> Relay<P> {
                 biased;
                 () = self.stop.aborted() => return Err(RelayError::Aborted),
                 () = keeper.wait() => {}
-                () = tokio::time::sleep_until(deadline) => {
+                () = sleep_until(deadline) => {
                     if keeper.settings.lossy_store.is_some() {
                         // The next start adds nothing twice.
                         tracing::warn!("the position could not be written to the state key in time");
@@ -311,6 +363,30 @@ impl<P: Source> Relay<P> {
         let confirmed = keeper.to_confirm(self.core.flush_lsn());
         self.state = Some(keeper);
         Ok(confirmed)
+    }
+}
+
+impl StateKeeper {
+    /// Whether only the ending is to be written, alone: a write would commit the rest of an open Kafka
+    /// transaction, and what is acknowledged is written with it otherwise.
+    pub(super) fn may_write_ending(&self, core: &Core) -> bool {
+        let is_behind = self.written_upto() < core.flush_lsn() && self.may_write(core);
+        self.ending.is_some()
+            && matches!(self.phase, Phase::Open)
+            && core.uncommitted().0 == 0
+            && !is_behind
+    }
+
+    /// Whether the position of a run that ends lacks how it does.
+    pub(in crate::relay::driver) fn lacks_ending(&self) -> bool {
+        let is_of_rows = self.settings.rows.is_some();
+        !is_of_rows && self.state.as_ref().is_some_and(|state| state.ending.is_none())
+    }
+
+    pub(super) fn write_ending(&mut self) {
+        if let Some(state) = self.state.clone() {
+            self.write(State { at_ms: unix_ms(), ..state });
+        }
     }
 }
 
