@@ -14,16 +14,20 @@
 //!      │ pgoutput                                                       ▲
 //!      ▼                                                                │ requests
 //!   source ─────── messages ──────► relay ◄──────── reports ──────── destination
-//!      ▲                            │  ▲                                ▲
-//!      │                     offers │  │ produce, replay, halt          │ records
-//!      │                            ▼  │                                │
-//!      │              ┌─────────── walpost-core ───────────┐            │
-//!      │              │ pgoutput ──► outbox ──► record ────│────────────┘
-//!      │              │   message     event      topic,    │
-//!      │              │                          key, …    │
-//!      └─ flush LSN ◄─│ ledger: what is acknowledged       │
-//!                     └────────────────────────────────────┘
+//!      ▲                            │  ▲                                ▲     ▲
+//!      │                     offers │  │ produce, replay, halt          │     │
+//!      │                            ▼  │                        records │     │
+//!      │              ┌─────────── walpost-core ───────────┐            │     │
+//!      │              │ outbox: event ──► record: topic, … │────────────┘     │
+//!      │              │ ledger: what is acknowledged       │                  │
+//!      │              └──────────────┬─────────────────────┘                  │
+//!      │                  flush LSN  ▼                        position        │
+//!      └── publication guard ◄── state keeper ────────────────────────────────┘
 //! ```
+//!
+//! The source decodes `pgoutput`, by the core's decoder. Where the destination can keep walpost's own
+//! position, that is written before it is confirmed: it shows at the next start whether the slot is still
+//! where walpost left it.
 //!
 //! The relay takes a message from the source and offers it to the core. The core makes an event of it and
 //! a record of that, gives the record to the destination's outlet, and says what else is to be done: wait,

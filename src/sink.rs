@@ -133,9 +133,7 @@ pub type Reloader = Box<dyn Fn() + Send + Sync>;
 /// A producer of records at a destination.
 pub trait Sink: Outlet + Send {
     /// What it is called.
-    fn peer(&self) -> &'static Peer {
-        &KAFKA
-    }
+    fn peer(&self) -> &'static Peer;
 
     /// A session with PostgreSQL begins: the records from here on are of events from `origin`.
     fn begins(&mut self, origin: &Origin<'_>) {

@@ -50,9 +50,9 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
         }
         health.0.push(reason);
     }
-    health.0.extend(metrics.stuck());
-    health.0.extend(metrics.unwritten());
-    if let Some(trouble) = metrics.trouble() {
+    health.0.extend(metrics.source_trouble());
+    health.0.extend(metrics.state_trouble());
+    if let Some(trouble) = metrics.sink_trouble() {
         health.0.push(format!("{} does not accept records: {trouble}", metrics.sink_name()));
     } else if metrics.is_sink_connected() != Some(true) {
         let yet = if metrics.is_sink_connected().is_none() { " yet" } else { "" };
@@ -87,18 +87,18 @@ mod tests {
         metrics.enter(Phase::Streaming);
         metrics.sink_connected(Some(true));
         assert_eq!(ready(&metrics, now), Health::default());
-        metrics.sink_trouble(Some("too few replicas"));
+        metrics.set_sink_trouble(Some("too few replicas"));
         assert_eq!(
             ready(&metrics, now).reasons(),
             ["Kafka does not accept records: too few replicas"]
         );
-        metrics.sink_trouble(None);
-        metrics.source_trouble(Some("PostgreSQL ended the stream".to_owned()));
+        metrics.set_sink_trouble(None);
+        metrics.set_source_trouble(Some("PostgreSQL ended the stream".to_owned()));
         assert_eq!(ready(&metrics, now).reasons(), ["PostgreSQL ended the stream"]);
-        metrics.source_trouble(None);
-        metrics.state_trouble(Some("the state topic is gone".to_owned()));
+        metrics.set_source_trouble(None);
+        metrics.set_state_trouble(Some("the state topic is gone".to_owned()));
         assert_eq!(ready(&metrics, now).reasons(), ["the state topic is gone"]);
-        metrics.state_trouble(None);
+        metrics.set_state_trouble(None);
         metrics.enter(Phase::StandingBy);
         let reasons =
             ready(&metrics, SystemTime::now() + Duration::from_secs(7)).reasons().join("\n");

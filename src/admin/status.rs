@@ -133,7 +133,7 @@ fn state_topic(metrics: &Metrics) -> Option<StateTopicStatus> {
     #[allow(clippy::cast_precision_loss, reason = "to the microsecond until the year 2255")]
     let written_at = metrics.state_written.get()? as f64 / 1e6;
     let position = crate::lsn::Lsn::new(metrics.state_lsn.get()).to_string();
-    Some(StateTopicStatus { position, written_at, error: metrics.unwritten() })
+    Some(StateTopicStatus { position, written_at, error: metrics.state_trouble() })
 }
 
 impl Status {

@@ -7,8 +7,8 @@ use crate::record::{Profile, Router, TopicsAllowed};
 /// Debezium's option that names headers.
 const PLACEMENT: &str = "table.fields.additional.placement";
 
-/// Builds records for the allowed topics, with headers as the destination has them. Dead letters are told from events by their topic: no event
-/// may name it.
+/// Builds records for the allowed topics, with headers as the destination has them. The topic tells dead
+/// letters and events apart: no event may name that of dead letters.
 pub(super) fn router(
     config: &Config,
     profile: Profile,

@@ -32,7 +32,9 @@ use crate::state::{StateStore, UnfinishedRows};
 use self::parts::stored::SlotAt;
 use self::parts::url::is_this_machine;
 
-/// The table of kinds: all names, those that this build has, and what they declare.
+/// The table of kinds: all names, those that this build has, and what they declare. Each is a module above,
+/// with `pub(super) mod settings` that has `DECLARED`, a type that is a [`Destination`], and for tests a
+/// `SAMPLE`; as its `NAMES`, what one module declares and another exports is `pub(crate)`.
 macro_rules! destinations {
     ($first:ident::$First:ident, $(#[cfg($feature:meta)] $module:ident::$type:ident,)*) => {
         static ALL: &[&dyn Destination] =
@@ -107,7 +109,8 @@ pub(crate) trait Destination: Sync {
     /// Makes the sink, and the store of the position if it has one. Nothing connects yet.
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError>;
 
-    /// The server of the events; `None`: the settings are not valid, or the two methods below say it.
+    /// The server of the events; `None`: the settings are not valid, or it has none, and the two methods below
+    /// say what there is.
     fn server(&self, config: &Config) -> Option<Server> {
         let _ = config;
         None
@@ -211,7 +214,7 @@ pub enum AssemblyError {
     /// An invalid value in the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An invalid property of Kafka's client.
+    /// What the destination's client refuses.
     #[error(transparent)]
     Sink(#[from] SinkError),
 }

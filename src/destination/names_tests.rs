@@ -52,7 +52,8 @@ pub(super) fn percent_decoded(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// How a destination shows the names and values of a record.
+/// How a destination shows the names and values of a record: `id` is that of the row, or the position if
+/// the row's is not sent.
 pub(super) struct Sample {
     /// A record as a client reads it.
     pub(super) read_back: fn(&Record<'_>) -> Result<ReadBack, Refusal>,

@@ -109,7 +109,7 @@ metrics! {
     LAST_CONFIRMED_TIMESTAMP = Gauge "walpost_last_confirmed_timestamp_seconds" []
         "When walpost_confirmed_lsn last advanced; 0 before the first time.";
     IN_FLIGHT_EVENTS = Gauge "walpost_in_flight_events" []
-        "Records handed to the destination's client and not yet acknowledged.";
+        "Records handed to the destination's client, or waiting for it to take them, and not yet acknowledged.";
     IN_FLIGHT_BYTES = Gauge "walpost_in_flight_bytes" []
         "Bytes of those records, as counted against the in-flight limit.";
     IN_FLIGHT_LIMIT_BYTES = Gauge "walpost_in_flight_limit_bytes" []

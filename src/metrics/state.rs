@@ -61,7 +61,7 @@ pub(super) struct State {
     last_error: Option<LastError>,
     sink_trouble: Option<String>,
     source_trouble: Option<String>,
-    topic_trouble: Option<String>,
+    position_trouble: Option<String>,
 }
 
 impl Metrics {
@@ -112,8 +112,8 @@ impl Metrics {
         lock(&self.state).last_error.clone()
     }
 
-    /// Sets why Kafka accepts no records, as logged; `None` if it does.
-    pub fn sink_trouble(&self, trouble: Option<&str>) {
+    /// Sets why the destination accepts no records, as logged; `None` if it does.
+    pub fn set_sink_trouble(&self, trouble: Option<&str>) {
         let trouble = trouble.map(line);
         let mut state = lock(&self.state);
         if state.sink_trouble != trouble {
@@ -125,27 +125,27 @@ impl Metrics {
     }
 
     /// Sets why PostgreSQL sends nothing more although it can be reached; `None` if it does.
-    pub fn source_trouble(&self, trouble: Option<String>) {
+    pub fn set_source_trouble(&self, trouble: Option<String>) {
         lock(&self.state).source_trouble = trouble;
     }
 
     /// Why PostgreSQL sends nothing more.
-    pub fn stuck(&self) -> Option<String> {
+    pub fn source_trouble(&self) -> Option<String> {
         lock(&self.state).source_trouble.clone()
     }
 
-    /// Sets why the position cannot be written to the state topic; `None` if it can.
-    pub fn state_trouble(&self, trouble: Option<String>) {
-        lock(&self.state).topic_trouble = trouble;
+    /// Sets why the position cannot be written; `None` if it can.
+    pub fn set_state_trouble(&self, trouble: Option<String>) {
+        lock(&self.state).position_trouble = trouble;
     }
 
     /// Why the position cannot be written.
-    pub fn unwritten(&self) -> Option<String> {
-        lock(&self.state).topic_trouble.clone()
+    pub fn state_trouble(&self) -> Option<String> {
+        lock(&self.state).position_trouble.clone()
     }
 
-    /// Why Kafka accepts no records.
-    pub fn trouble(&self) -> Option<String> {
+    /// Why the destination accepts no records.
+    pub fn sink_trouble(&self) -> Option<String> {
         lock(&self.state).sink_trouble.clone()
     }
 }
@@ -162,8 +162,8 @@ mod tests {
         let told = metrics.last_error().expect("it is kept").text;
         assert!(told.len() < 10_000, "{} bytes", told.len());
         assert!(told.starts_with(r"a\nforged\u{1b}[2Jx"), "{told}");
-        metrics.sink_trouble(Some(&text));
-        assert_eq!(metrics.trouble(), Some(told.clone()));
+        metrics.set_sink_trouble(Some(&text));
+        assert_eq!(metrics.sink_trouble(), Some(told.clone()));
         assert_eq!(metrics.last_error().map(|last| last.text), Some(told));
     }
 }

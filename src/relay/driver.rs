@@ -265,9 +265,9 @@ impl<P: Source> Relay<P> {
             let count = self.core.counters().dropped_headers;
             delivery_log.dropped_headers(&dropped, count, Instant::now());
         }
-        stats.update(&self.core);
+        stats.update(&self.core, self.delivery.is_held);
         if stuck_stream.received(self.core.resume_at()) {
-            stats.metrics.source_trouble(None);
+            stats.metrics.set_source_trouble(None);
         }
         self.check_shutdown()
     }
@@ -318,7 +318,7 @@ impl<P: Source> Relay<P> {
             },
             now: Instant::now(),
         });
-        metrics.sink_trouble(delivery_log.trouble());
+        metrics.set_sink_trouble(delivery_log.trouble());
         let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.flush_lsn());
         let needs_replay = self.core.wants_replay().is_some();
         if !needs_replay && stalled.is_timed_out(oldest, confirmed, Instant::now()) {

@@ -52,8 +52,8 @@ impl Stats {
         }
     }
 
-    /// Updates the metrics derived from the core.
-    pub(super) fn update(&mut self, core: &Core) {
+    /// Updates the metrics derived from the core. `is_held`: the sink has no room for a record.
+    pub(super) fn update(&mut self, core: &Core, is_held: bool) {
         let metrics = &self.metrics;
         metrics.iterated();
         let counters = core.counters();
@@ -68,10 +68,12 @@ impl Stats {
         }
         metrics.dropped_headers.set(counters.dropped_headers);
         let (records, bytes) = core.in_flight();
-        if records == 0 {
+        // A sink without a connection takes none.
+        let waiting = records + usize::from(is_held);
+        if waiting == 0 {
             metrics.progressed();
         }
-        metrics.in_flight_events.set(records as u64);
+        metrics.in_flight_events.set(waiting as u64);
         metrics.in_flight_bytes.set(bytes);
         let confirmed = core.durable_upto();
         let oldest = core.oldest_unconfirmed().map(PgTimestamp::unix_micros);
@@ -131,12 +133,12 @@ impl Stats {
         self.metrics.visibility_wait_micros.add(u64::try_from(more).unwrap_or(u64::MAX));
         let is_long = |held: &HeldBack| held.waited >= LONG_WAIT;
         match (before.held.filter(is_long), waits.held.filter(is_long)) {
-            (None, Some(held)) => self.metrics.source_trouble(Some(format!(
+            (None, Some(held)) => self.metrics.set_source_trouble(Some(format!(
                 "transaction {} is held back: other sessions do not see it yet \
                  (delivery.wait_until_visible)",
                 held.xid
             ))),
-            (Some(_), None) => self.metrics.source_trouble(None),
+            (Some(_), None) => self.metrics.set_source_trouble(None),
             _ => {}
         }
     }

@@ -116,7 +116,7 @@ pub enum Refusal {
     PartlyPublished(EventPosition),
     /// A transaction that is published in part cannot be recognised.
     Unidentified(Lsn),
-    /// The publication was changed, and the last run was not stopped in order before that ([`Ending`]).
+    /// The publication was changed, and the last run was not stopped in order before that ([`super::Ending`]).
     OtherPublication,
 }
 

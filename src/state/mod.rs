@@ -1,12 +1,12 @@
-//! walpost's own position, kept in Kafka next to the records.
+//! walpost's own position, kept next to the records: in a topic of Kafka, a key of Redis or NATS.
 //!
 //! The slot alone does not tell whether its position is the one that walpost has confirmed: it may
 //! have been dropped and created again, advanced by another client, or restored with its server.
 //! Events are then skipped without an error. So walpost also writes the position up to which the
-//! brokers have acknowledged everything to a compacted topic, **before** it confirms that position
-//! to PostgreSQL. At the start, the slot must not be ahead of it.
+//! destination has acknowledged everything, **before** it confirms that position to PostgreSQL. At the
+//! start, the slot must not be ahead of it.
 //!
-//! Only a transactional producer writes it: Kafka fences a former instance that still runs.
+//! Each store fences a former instance that still runs.
 
 mod agreement;
 mod delivered;

@@ -516,6 +516,10 @@ impl Outlet for SimSink {
 }
 
 impl Sink for SimSink {
+    fn peer(&self) -> &'static walpost::sink::Peer {
+        &walpost::sink::KAFKA
+    }
+
     fn take_reports(&mut self, into: &mut Vec<Report>) {
         into.append(&mut self.left);
         let Some(at) = self.current().or(self.ending) else { return };
@@ -532,15 +536,12 @@ impl Sink for SimSink {
     }
 
     fn is_connected(&self) -> Option<bool> {
-        // Only logged; no decision depends on it.
         Some(true)
     }
 
     fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let Some(at) = self.current() else {
-                return std::future::pending().await;
-            };
+            let Some(at) = self.current() else { return std::future::pending().await };
             let (is_there, stirred) = {
                 let mut world = self.world.lock();
                 let producer = &mut world.broker.producers[at];
@@ -579,8 +580,7 @@ impl Sink for SimSink {
                 self.left.append(&mut Self::observe(&mut world, old, left));
             }
             if std::mem::take(&mut world.broker.replacement_fails) {
-                let name = "sasl.mechanisms".to_owned();
-                return Err(SinkError::Property { name, said: "refused".into(), nearest: None });
+                return Err(SinkError::Thread("refused".into()));
             }
             let refused = old.is_some_and(|old| world.broker.producers[old].refused);
             let new = world.new_producer(self.process);

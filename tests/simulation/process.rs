@@ -313,7 +313,7 @@ async fn given_up(world: &Shared, process: usize) {
 fn state_settings(commits: CommitLimits, layout: u8) -> StateSettings {
     StateSettings {
         delivery_id: "walpost".to_owned(),
-        topic: "state".to_owned(),
+        name: "state".to_owned(),
         place: "state topic state".to_owned(),
         layout: ConfiguredLayout {
             // Nobody writes such messages.

@@ -71,6 +71,7 @@ mod isolation;
 mod offer;
 mod publish;
 mod quarantine;
+mod reports;
 mod skips;
 mod suspects;
 

@@ -169,7 +169,8 @@ impl TopicCheck<'_> {
             Err(failure) => Err(failure),
         };
         let place = kafka::state_topic(topic);
-        let names = stored::Names { state: NAME, position: NAME, stream: NAME, store: None, place };
+        let names =
+            stored::FindingNames { state: NAME, position: NAME, stream: NAME, store: None, place };
         let text = format!("{topic} has the position of slot {}", slot.key.slot);
         stored::check(&names, text, Some((slot, found)), self.findings);
     }

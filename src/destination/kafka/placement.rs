@@ -45,7 +45,7 @@ struct WaitingIn {
 
 /// The partition and the producer of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Destination {
+pub(crate) struct ProducerPlace {
     /// The number of the producer.
     pub(crate) producer: usize,
     /// `None`: its partitioner chooses.
@@ -140,8 +140,8 @@ impl Placement {
         topic: &str,
         key: Option<PartitionKey>,
         named: Option<i32>,
-    ) -> Destination {
-        let first = Destination { producer: 0, partition: named };
+    ) -> ProducerPlace {
+        let first = ProducerPlace { producer: 0, partition: named };
         if !self.is_of_several() {
             return first;
         }
@@ -157,7 +157,7 @@ impl Placement {
         };
         let is_pinned = !self.pinned.is_empty() && self.pinned.contains(topic);
         let producer = if is_pinned { 0 } else { self.spread.producer_of(topic, partition) };
-        Destination {
+        ProducerPlace {
             producer: usize::try_from(producer).unwrap_or_default(),
             partition: i32::try_from(partition).ok(),
         }

@@ -272,6 +272,10 @@ impl Outlet for KafkaSink {
 }
 
 impl Sink for KafkaSink {
+    fn peer(&self) -> &'static crate::sink::Peer {
+        &crate::sink::KAFKA
+    }
+
     fn take_reports(&mut self, into: &mut Vec<Report>) {
         self.poll();
         let before = into.len();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::settings::{self, nats_config};
+use super::sink::NATS;
 use super::state::read_nats_state;
-use super::stream::NATS;
 use crate::config::{Config, Environment};
 use crate::destination::nats::NatsConfig;
 use crate::destination::nats::{

@@ -33,9 +33,9 @@ mod inspect;
 mod link;
 mod message;
 pub(super) mod settings;
+mod sink;
 mod state;
 mod state_key;
-mod stream;
 mod subject;
 mod url;
 
@@ -58,11 +58,11 @@ pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;
 use settings::{nats_config, nats_source};
+pub(crate) use sink::NatsSink;
 use state::nats_state;
 pub(crate) use state_key::{
     Entry, KEY, Last, adopt, last_event, open, read, unfit, usable_stream, write_state,
 };
-pub(crate) use stream::NatsSink;
 pub(crate) use subject::SubjectTemplate;
 pub(crate) use subject::{check as check_subject, covers};
 pub(crate) use url::NatsUrl;

@@ -153,7 +153,7 @@ impl Subject {
     ) {
         if exists {
             let text = format!("stream {stream} has walpost's position, {place}");
-            let names = stored::Names {
+            let names = stored::FindingNames {
                 state: self.state,
                 position: self.position,
                 stream: self.stream,

@@ -17,10 +17,10 @@ pub(crate) enum Failure {
     /// The user lacks a right.
     #[error("{0}")]
     Unauthorized(String),
-    /// The user may not publish to this subject.
+    /// The user may not publish to this topic, which rows may name: its records are suspects.
     #[error("walpost's user may not publish to `{0}`")]
     Denied(String),
-    /// The exchange, or the virtual host, does not exist.
+    /// What all records go to, or the place that has it, does not exist: waited for.
     #[error("{0}")]
     Missing(String),
     /// The destination answers, and takes no events now.

@@ -70,16 +70,16 @@ pub(crate) fn tls_files(
     Ok(Tls { roots, named, identity })
 }
 
-/// How the position is kept under the key `topic`, in a place that messages call `place`. A transaction
+/// How the position is kept under this name, in a place that messages call `place`. A transaction
 /// commits within `timeout`; `lossy_store` is what keeps the position beside the events, and may lose both.
 pub(crate) fn state_settings(
     config: &Config,
-    (topic, place): (String, String),
+    (name, place): (String, String),
     (lossy_store, timeout): (Option<&'static str>, Duration),
 ) -> StateSettings {
     StateSettings {
         delivery_id: config.delivery.id.clone(),
-        topic,
+        name,
         place,
         layout: layout(config),
         skips: config.poison.include(Policy::Skip),

@@ -24,7 +24,7 @@ pub(crate) struct SlotAt {
 pub(crate) type Read = Result<Option<StoredPosition>, StateFailure>;
 
 /// How a destination is called in findings.
-pub(crate) struct Names {
+pub(crate) struct FindingNames {
     /// The state key and its contents.
     pub(crate) state: Name,
     /// The comparison with the slot.
@@ -40,7 +40,7 @@ pub(crate) struct Names {
 /// Checks what `run` would find in the state key that is there, which `text` says; `None`: PostgreSQL could
 /// not be asked whose it is.
 pub(crate) fn check(
-    names: &Names,
+    names: &FindingNames,
     text: String,
     stored: Option<(&SlotAt, Read)>,
     findings: &mut Findings,
@@ -55,7 +55,7 @@ pub(crate) fn check(
 }
 
 /// Whether the stream is this walpost's, and `run` would continue from its position.
-fn is_usable(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) -> bool {
+fn is_usable(names: &FindingNames, read: Read, slot: &SlotAt, findings: &mut Findings) -> bool {
     let found = match read {
         Ok(Some(found)) => found,
         Ok(None) => {
@@ -88,7 +88,7 @@ fn is_usable(names: &Names, read: Read, slot: &SlotAt, findings: &mut Findings) 
 }
 
 /// Decides as `run` does. What only a session knows is taken to be as it was; it can still refuse.
-fn compare(names: &Names, found: &StoredPosition, slot: &SlotAt) -> Result<(), SlotError> {
+fn compare(names: &FindingNames, found: &StoredPosition, slot: &SlotAt) -> Result<(), SlotError> {
     let state = &found.state;
     let facts = Facts {
         server_started: slot.server_started,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::settings::{self, redis_config};
+use super::sink::REDIS;
 use super::state::read_redis_state;
-use super::streams::REDIS;
 use crate::config::{Config, Environment};
 use crate::destination::parts::Failure;
 use crate::destination::parts::check::{Subject, subject};

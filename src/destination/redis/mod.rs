@@ -23,11 +23,11 @@ mod entry_id;
 mod failure;
 mod inspect;
 mod link;
+mod log_sync;
 mod script;
 pub(super) mod settings;
+mod sink;
 mod state;
-mod streams;
-mod synced;
 mod url;
 
 use std::sync::Arc;
@@ -49,11 +49,11 @@ pub(crate) use connection::{Connection, connect};
 pub(crate) use entry_id::EntryId;
 pub(crate) use inspect::{Inspection, REWRITE, inspect};
 pub(crate) use link::{lacks_replicas, ping};
+pub(crate) use log_sync::LogSync;
 use script::{adopt, open, write_state};
 use settings::{redis_config, redis_source};
+pub(crate) use sink::RedisSink;
 use state::redis_state;
-pub(crate) use streams::RedisSink;
-pub(crate) use synced::Synced;
 pub(crate) use url::RedisUrl;
 
 /// A stream of a Redis server.

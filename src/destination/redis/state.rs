@@ -16,7 +16,7 @@ use super::script::Opened;
 use crate::destination::parts::Failure;
 use crate::destination::parts::claims::{Claims, nonce};
 use crate::destination::redis::{
-    Connection, EntryId, RedisConfig, RedisSource, Synced, adopt, connect, lacks_replicas, open,
+    Connection, EntryId, LogSync, RedisConfig, RedisSource, adopt, connect, lacks_replicas, open,
     owner_key, ping, write_state,
 };
 use crate::position::EventPosition;
@@ -43,7 +43,7 @@ pub(crate) fn redis_state(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         // Without it the channel is closed, which is seen with the first order.
         let Ok(runtime) = runtime else { return };
-        let (synced, next, open) = (Synced::default(), None, None);
+        let (synced, next, open) = (LogSync::default(), None, None);
         let mut worker = Worker { source, claims, checks, may_lose, synced, orders, next, open };
         runtime.block_on(async {
             while let Some(order) = worker.next_order().await {
@@ -63,7 +63,7 @@ struct Worker {
     claims: Claims<EntryId>,
     checks: bool,
     may_lose: MayLose,
-    synced: Synced,
+    synced: LogSync,
     orders: UnboundedReceiver<Order>,
     /// Received already.
     next: Option<Order>,

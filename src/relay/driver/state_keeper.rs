@@ -1,4 +1,4 @@
-//! When the relay writes its position to the state topic, and up to where it may confirm.
+//! When the relay writes its position to the store, and up to where it may confirm.
 //!
 //! The state is durable before the position that it covers is confirmed. While it cannot be
 //! written, nothing more is confirmed, and delivery continues within the in-flight limit. What the
@@ -40,14 +40,14 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 const IDLE_SECONDS: [usize; 2] = [1, 30];
 const POSITIONS_PER_SECOND: usize = 4;
 
-/// The state topic of a relay.
+/// The position of a relay, and the store of it.
 #[derive(Debug, Clone)]
 pub struct StateSettings {
     /// `delivery.id`.
     pub delivery_id: String,
-    /// The topic's name, for the log.
-    pub topic: String,
-    /// What the topic is called in errors.
+    /// The name of the topic or key, for the log.
+    pub name: String,
+    /// What the store is called in errors.
     pub place: String,
     /// What the configuration contributes to [`State::layout`].
     pub layout: ConfiguredLayout,
@@ -74,7 +74,7 @@ pub(super) enum Urgency {
     Last,
 }
 
-/// The relay's position in the state topic.
+/// The relay's position in the store.
 pub(super) struct StateKeeper {
     store: Box<dyn StateStore>,
     settings: StateSettings,
@@ -274,19 +274,19 @@ impl StateKeeper {
         self.metrics.state_failures.add(1);
         let trouble = if self.settings.lossy_store.is_some() {
             let trouble = format!("the position was not written within {limit:?}");
-            warn_of_key(&self.settings.topic, &trouble);
+            warn_of_key(&self.settings.name, &trouble);
             trouble
         } else {
             let trouble =
                 format!("no broker has ended the transaction of the position within {limit:?}");
             tracing::warn!(
-                topic = self.settings.topic,
+                topic = self.settings.name,
                 error = trouble,
                 "the state topic cannot be used: nothing is confirmed to PostgreSQL until it can"
             );
             trouble
         };
-        self.metrics.state_trouble(Some(trouble));
+        self.metrics.set_state_trouble(Some(trouble));
     }
 
     /// Applies the store's events in exactly-once mode while nothing is streamed. A failed commit
@@ -394,7 +394,7 @@ impl StateKeeper {
                     return Err(self.taken_over());
                 }
                 self.own[0] = state.as_ref().map(id);
-                let name = &self.settings.topic;
+                let name = &self.settings.name;
                 if self.settings.lossy_store.is_some() {
                     tracing::info!(key = name, "the state key can be written again");
                 } else {
@@ -406,7 +406,7 @@ impl StateKeeper {
                 }
                 // What was being written may be durable or not: it is written again.
                 (self.phase, self.state) = (Phase::Open, state);
-                self.metrics.state_trouble(None);
+                self.metrics.set_state_trouble(None);
             }
             StateEvent::Failed(failure) => {
                 self.failed(&failure, core);
@@ -431,7 +431,7 @@ impl StateKeeper {
             let times = (self.written_at, Instant::now());
             self.kept.written(state.acked_upto, times, self.store.may_lose());
             self.state = Some(*state);
-            self.metrics.state_trouble(None);
+            self.metrics.set_state_trouble(None);
             self.delays = backoff(BACKOFF_LIMIT);
             self.failure = None;
             self.transaction_since = None;
@@ -440,7 +440,7 @@ impl StateKeeper {
 
     fn failed(&mut self, failure: &StateFailure, core: &mut Core) {
         let delay = self.delays.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
-        let topic = &self.settings.topic;
+        let topic = &self.settings.name;
         if core.is_exactly_once() {
             tracing::warn!(topic, error = %failure, "cannot commit the Kafka transaction; aborting it");
         } else if self.settings.lossy_store.is_some() {
@@ -457,7 +457,7 @@ impl StateKeeper {
             );
         }
         self.metrics.state_failures.add(1);
-        self.metrics.state_trouble(Some(format!(
+        self.metrics.set_state_trouble(Some(format!(
             "the position cannot be written to {}: {failure}",
             self.settings.place
         )));

@@ -164,7 +164,7 @@ impl<P: Source> Relay<P> {
             %error, times, received = %at, transaction = self.core.open_transaction().map(tracing::field::display),
             "PostgreSQL repeatedly ends the stream at the same position; later changes are not delivered"
         );
-        self.diagnostics.stats.metrics.source_trouble(Some(format!(
+        self.diagnostics.stats.metrics.set_source_trouble(Some(format!(
             "PostgreSQL ended the stream behind {at} {times} times in a row: {error}"
         )));
     }

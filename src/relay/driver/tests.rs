@@ -185,6 +185,10 @@ impl Outlet for IdleSink {
 }
 
 impl Sink for IdleSink {
+    fn peer(&self) -> &'static crate::sink::Peer {
+        &crate::sink::KAFKA
+    }
+
     fn take_reports(&mut self, _: &mut Vec<Report>) {}
 
     fn take_conditions(&mut self) -> Vec<Condition> {

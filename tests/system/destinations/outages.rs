@@ -31,7 +31,8 @@ async fn outage_keeps_session_position_and_memory<D: Destination>(fixture: &mut 
     let (postgres, (rows, keys)) = (&fixture.inner.postgres, D::BACKLOG);
     postgres.execute("ALTER SYSTEM SET wal_sender_timeout = '3s'").await;
     postgres.execute("SELECT pg_reload_conf()").await;
-    let walpost = fixture.command("run").args(["--in-flight-bytes", "256KiB"]).start();
+    let walpost = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]);
+    let walpost = walpost.args(["--in-flight-bytes", "256KiB"]).start();
     fixture.insert(100, 5).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     proxy.refuse();
@@ -41,6 +42,9 @@ async fn outage_keeps_session_position_and_memory<D: Destination>(fixture: &mut 
     // What was in flight is read again over another session.
     let walsender = async || fixture.inner.walsender().await;
     let kept = unchanged(Duration::from_secs(2), SHORT_TIMEOUT, walsender).await;
+    // What the alert on a stall looks at.
+    let in_flight = Endpoints::of(&walpost).await.metric("walpost_in_flight_events", "").await;
+    assert!(in_flight > 0, "nothing waits");
     let before = walpost.rss_bytes().expect("it runs");
     // Several times what PostgreSQL waits for a client that does not answer.
     tokio::time::sleep(Duration::from_secs(10)).await;

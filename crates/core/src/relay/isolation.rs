@@ -1,7 +1,6 @@
 //! Isolation of a failed record: a replay produces it with nothing else in flight. What its answer
 //! means then.
 
-use super::commits::CommitAt;
 use super::halt::EventOrigin;
 use super::offer::Place;
 use super::suspects::Suspicion;
@@ -13,7 +12,7 @@ use crate::position::EventPosition;
 use crate::record::{Cause, Poison, Policy};
 
 /// Why a suspect is produced again; the answer to that is the reason of the next replay.
-const TRIED_ALONE: &str =
+pub(super) const TRIED_ALONE: &str =
     "a record was refused, perhaps not for itself: trying the first one alone";
 
 /// The position of a failed record, and the record once it is produced again.
@@ -78,69 +77,7 @@ impl IsolatedRecord {
 }
 
 impl Core {
-    /// The broker acknowledged production `seq`.
-    pub fn delivered(&mut self, seq: Seq) {
-        self.note_accepted(seq);
-        let Some(isolation) = &self.isolation else {
-            self.ledger.delivered(seq);
-            return;
-        };
-        let position = self.ledger.position(seq);
-        // A record that was produced in isolation in a lost session is not produced again.
-        let was_isolated = isolation.record.is_none() && position == Some(isolation.position);
-        let is_new = self.ledger.delivered(seq);
-        if was_isolated || self.is_isolated(seq) {
-            self.isolation = None;
-            self.verdicts += u64::from(self.accepted.is_kept);
-            // In exactly-once mode it would be isolated again and again, if each time another record
-            // makes the transaction fail.
-            self.request_commit(CommitAt::Boundary);
-        } else if is_new {
-            if let Some(isolation) = &mut self.isolation {
-                isolation.has_others = true;
-            }
-            self.other_accepted(seq);
-        }
-    }
-
-    /// Production `seq` failed for a reason that may be temporary: it is produced again with
-    /// everything after it.
-    pub fn lost(&mut self, seq: Seq, reason: &str) {
-        if let Some(failed) = self.ledger.failed(seq)
-            && !self.probe_failed(seq, false)
-        {
-            self.isolate(failed);
-            self.ask_for_replay(reason);
-        }
-    }
-
-    /// Production `seq` was purged with its producer.
-    pub fn purged(&mut self, seq: Seq) {
-        if self.ledger.failed(seq).is_some() {
-            self.ask_for_replay("the producer went down");
-        }
-    }
-
-    /// The broker permanently rejected production `seq`.
-    pub fn refused(&mut self, seq: Seq, refusal: &Refusal) {
-        if self.is_isolated(seq) && self.ledger.failed(seq).is_some() {
-            self.quarantine_or_halt(refusal);
-        } else {
-            self.refused_among_others(seq, &refusal.reason);
-        }
-    }
-
-    /// Production `seq` was refused with an answer that may be about its record, or about everything:
-    /// see the module `suspects`.
-    pub fn suspected(&mut self, seq: Seq, refusal: &Refusal) {
-        if self.is_isolated(seq) && self.ledger.failed(seq).is_some() {
-            self.judge(refusal);
-        } else {
-            self.refused_among_others(seq, TRIED_ALONE);
-        }
-    }
-
-    fn refused_among_others(&mut self, seq: Seq, reason: &str) {
+    pub(super) fn refused_among_others(&mut self, seq: Seq, reason: &str) {
         if let Some(failed) = self.ledger.failed(seq)
             && !self.probe_failed(seq, true)
         {
@@ -150,7 +87,7 @@ impl Core {
     }
 
     /// The isolated record was refused with an answer that may be about everything.
-    fn judge(&mut self, refusal: &Refusal) {
+    pub(super) fn judge(&mut self, refusal: &Refusal) {
         let Some(isolation) = &mut self.isolation else { return };
         // Before all that was accepted is sent again: it may be a chance.
         if !self.accepted.is_empty() && !std::mem::replace(&mut isolation.is_refused, true) {
@@ -214,7 +151,7 @@ impl Core {
     }
 
     /// The isolated record was rejected, so no other record is the cause.
-    fn quarantine_or_halt(&mut self, refusal: &Refusal) {
+    pub(super) fn quarantine_or_halt(&mut self, refusal: &Refusal) {
         let Some(mut isolation) = self.isolation.take() else { return };
         let Some(record) = isolation.record.take() else { return };
         let letter_of = record.letter_of.clone();
@@ -277,7 +214,7 @@ impl Core {
         isolation.record.is_some() || (is_next && self.ledger.in_flight_records() > 0)
     }
 
-    fn is_isolated(&self, seq: Seq) -> bool {
+    pub(super) fn is_isolated(&self, seq: Seq) -> bool {
         let record = self.isolation.as_ref().and_then(|isolation| isolation.record.as_ref());
         record.is_some_and(|record| record.seq == seq)
     }

@@ -246,6 +246,10 @@ impl Outlet for TransactionalSink {
 const SPENT: &str = "a commit took so long that its request may have been repeated";
 
 impl Sink for TransactionalSink {
+    fn peer(&self) -> &'static crate::sink::Peer {
+        &crate::sink::KAFKA
+    }
+
     fn take_reports(&mut self, into: &mut Vec<Report>) {
         into.append(&mut self.left);
         self.refresh();

@@ -1,4 +1,4 @@
-//! Opening the state topic for a session, and the last writes of a run.
+//! Opening the store for a session, and the last writes of a run.
 
 use std::time::Duration;
 
@@ -161,7 +161,7 @@ impl<P: Source> Relay<P> {
         });
         keeper.note_server(session);
         keeper.phase = Phase::Open;
-        keeper.metrics.state_trouble(None);
+        keeper.metrics.set_state_trouble(None);
         note_position(&keeper.metrics, keeper.written_upto());
         // What is published from here on has ordinals of this layout, and is of this timeline.
         let is_written = is_same_layout && (is_same_timeline || !keeper.is_compared);
@@ -172,7 +172,7 @@ impl<P: Source> Relay<P> {
     }
 
     fn log_agreement(&self, settings: &StateSettings, acked: Lsn) {
-        let topic = &settings.topic;
+        let topic = &settings.name;
         // Replays that repeat every few seconds are logged once.
         if self.diagnostics.delivery_log.is_repeating() {
             tracing::debug!(%acked, "the slot's position still agrees");

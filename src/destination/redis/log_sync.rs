@@ -25,12 +25,12 @@ const ASKED: Duration = Duration::from_secs(60);
 
 /// How the log of a server is synced, as far as known.
 #[derive(Debug, Default)]
-pub(crate) struct Synced {
+pub(crate) struct LogSync {
     /// When it was waited for in vain, and for how long a write may be lost.
     unsynced: Option<(Instant, Duration)>,
 }
 
-impl Synced {
+impl LogSync {
     /// Waits until Redis has synced its log behind what this connection has written, and returns for
     /// how long that may still be lost: not at all, once it is synced.
     ///
