@@ -28,6 +28,11 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
     print(&format!("replication slot {slot}: confirmed up to {found}\n"));
     let state = positions.state.as_ref();
     let same_timeline = state.is_some_and(|state| state.timeline == positions.timeline);
+    let without = match positions.may_lack_rows() {
+        true => Without::MayLackRows,
+        false if same_timeline => Without::Continues,
+        false => Without::MayLackWal,
+    };
     let acked = state.map(|state| state.acked_upto);
     let place = positions.place.clone();
     let accepted = positions.with_publication();
@@ -41,7 +46,7 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
              {found} and are not at the destination\n"
         ));
     } else {
-        print(&format!("{place}: {}\n", compared(acked, found, same_timeline)));
+        print(&format!("{place}: {}\n", compared(acked, found, without)));
     }
     if state.is_some_and(|state| state.rows.is_some()) {
         print(
@@ -73,25 +78,40 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
     Ok(())
 }
 
+/// What `walpost run` does if nothing is adopted.
+#[derive(Clone, Copy)]
+enum Without {
+    Continues,
+    MayLackWal,
+    MayLackRows,
+}
+
 /// The position in the state topic, beside that of the slot. If the server has been promoted since,
 /// it may lack what was published before the position.
-fn compared(acked: Option<Lsn>, found: Lsn, same_timeline: bool) -> String {
+fn compared(acked: Option<Lsn>, found: Lsn, run: Without) -> String {
     match acked {
         None => "no position".to_owned(),
         Some(acked) if acked < found => format!(
             "acknowledged up to {acked}; {} bytes of WAL between them were not published by walpost",
             found.bytes_since(acked)
         ),
-        Some(acked) if acked > found => format!(
-            "acknowledged up to {acked}. To adopt the slot's position would publish the events in {} \
-             bytes of WAL again; without that `walpost run` continues at {acked}{}",
-            acked.bytes_since(found),
-            if same_timeline {
-                ""
-            } else {
-                ", or exits with code 3 if this server, which was promoted since, lacks WAL before it"
-            }
-        ),
+        Some(acked) if acked > found => {
+            let otherwise = match run {
+                Without::Continues => format!("without that `walpost run` continues at {acked}"),
+                Without::MayLackWal => format!(
+                    "without that `walpost run` continues at {acked}, or exits with code 3 if this server, \
+                     which was promoted since, lacks WAL before it"
+                ),
+                Without::MayLackRows => "without that `walpost run` does not start, since the publication was \
+                                         changed while walpost worked with it, or after it was killed"
+                    .to_owned(),
+            };
+            format!(
+                "acknowledged up to {acked}. To adopt the slot's position would publish the events in {} \
+                 bytes of WAL again; {otherwise}",
+                acked.bytes_since(found)
+            )
+        }
         Some(acked) => format!("acknowledged up to {acked}"),
     }
 }
@@ -129,10 +149,13 @@ mod tests {
     fn continuation_is_not_promised_on_another_timeline() {
         let [low, high] = [Lsn::new(0x10), Lsn::new(0x20)];
         let promise = "without that `walpost run` continues at 0/20";
-        assert!(compared(Some(high), low, true).ends_with(promise));
-        let text = compared(Some(high), low, false);
+        assert!(compared(Some(high), low, Without::Continues).ends_with(promise));
+        let text = compared(Some(high), low, Without::MayLackWal);
         assert!(text.contains(&format!("{promise}, or exits with code 3")), "{text}");
-        assert_eq!(compared(Some(low), low, false), "acknowledged up to 0/10");
-        assert!(compared(Some(low), high, false).contains("16 bytes of WAL between them were not"));
+        assert_eq!(compared(Some(low), low, Without::Continues), "acknowledged up to 0/10");
+        assert!(
+            compared(Some(low), high, Without::Continues)
+                .contains("16 bytes of WAL between them were not")
+        );
     }
 }

@@ -196,10 +196,7 @@ pub trait Feed {
     /// told not to continue; completes once they have had time to see it.
     fn announce_halt(&mut self, error: &SourceError) -> impl Future<Output = ()> + Send;
 
-    /// Waits until it is known that everything was sent that was committed before: a read of the catalogs.
-    fn verify(&mut self, within: Duration) -> impl Future<Output = Result<(), SourceError>> + Send;
-
-    /// Confirms `lsn`, which is verified, and waits until the server has applied it. Messages that still arrive are
+    /// Confirms `lsn`, and waits until the server has applied it. Messages that still arrive are
     /// discarded: nothing may be read from the feed afterwards.
     fn finish(
         &mut self,

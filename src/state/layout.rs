@@ -89,6 +89,11 @@ impl Layout {
         (known.is_some() || !digest.is_empty()).then_some(Self { known, digest })
     }
 
+    /// The parts, for a record.
+    pub(super) fn parts(&self) -> Option<serde_json::Value> {
+        self.known.as_ref().map(|known| serde_json::json!(known))
+    }
+
     /// Whether events have the same numbers in both.
     pub fn is_same(&self, other: &Self) -> bool {
         match (&self.known, &other.known) {

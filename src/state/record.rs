@@ -102,6 +102,8 @@ pub struct State {
     pub skips: bool,
     /// What numbers the events; `None` if an operator has accepted the position since.
     pub layout: Option<Layout>,
+    /// The layout with which the last run began. [`State::layout`] is that of the position.
+    pub begun: Option<Layout>,
     /// How the last run ended; `None`: it was killed, or could not write that.
     pub ending: Option<Ending>,
     /// When it was written, in milliseconds since 1970.
@@ -203,6 +205,8 @@ struct Value {
     layout_parts: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ending: Option<Ending>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    begun: Option<serde_json::Value>,
     at_ms: u64,
 }
 
@@ -267,6 +271,7 @@ impl State {
             server_started: 0,
             skips: false,
             layout: None,
+            begun: None,
             ending: None,
             at_ms: 0,
         }
@@ -321,10 +326,11 @@ impl State {
     /// Whether rows may have been committed without the publication, or with one that hides them, while a
     /// run worked with it, where `now` is the layout.
     pub fn may_lack_rows(&self, now: &Layout) -> bool {
-        match self.ending {
-            Some(ending) => ending == Ending::Changed,
-            None => self.layout.as_ref().is_some_and(|known| known.has_other_publication(now)),
+        if let Some(ending) = self.ending {
+            return ending == Ending::Changed;
         }
+        let known = self.begun.as_ref().or(self.layout.as_ref());
+        known.is_some_and(|known| known.has_other_publication(now))
     }
 
     /// The position behind the committed events.
@@ -340,7 +346,6 @@ impl State {
             xid: last.xid,
             commit_time: last.commit_time.micros(),
         });
-        let known = self.layout.as_ref().and_then(|layout| layout.known.as_ref());
         serde_json::json!(Value {
             version: VERSION,
             generation: self.generation,
@@ -368,8 +373,9 @@ impl State {
             server_started: self.server_started,
             skips: self.skips,
             layout: self.layout.as_ref().map(|layout| layout.digest.clone()).unwrap_or_default(),
-            layout_parts: known.map(|known| serde_json::json!(known)),
+            layout_parts: self.layout.as_ref().and_then(Layout::parts),
             ending: self.ending,
+            begun: self.begun.as_ref().and_then(Layout::parts),
             at_ms: self.at_ms,
         })
         .to_string()
@@ -427,6 +433,7 @@ impl State {
             skips: value.skips,
             layout: Layout::of_record(value.layout_parts, value.layout),
             ending: value.ending,
+            begun: Layout::of_record(value.begun, String::new()),
             at_ms: value.at_ms,
         })
     }

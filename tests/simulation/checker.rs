@@ -79,6 +79,8 @@ struct Process {
     unpassed_before: usize,
     /// The end of WAL at its first session.
     reaches: Option<Lsn>,
+    /// The highest position that the slot had since it started.
+    reached: Lsn,
     stop_ms: Option<u64>,
     second_stop_ms: Option<u64>,
     confirmed: Lsn,
@@ -232,8 +234,7 @@ impl<'a> Checker<'a> {
                 }
             }
             TraceEvent::Slot { confirmed } => {
-                self.slot = *confirmed;
-                return self.cover(*confirmed);
+                return self.slot_at(*confirmed);
             }
             TraceEvent::Fell { confirmed } => self.slot = *confirmed,
             TraceEvent::Adopted { upto } => {
@@ -419,6 +420,15 @@ impl<'a> Checker<'a> {
         }
         self.own_cover(self.sessions[session], lsn)?;
         self.cover(lsn)
+    }
+
+    /// The slot has this position.
+    fn slot_at(&mut self, confirmed: Lsn) -> Verdict {
+        self.slot = confirmed;
+        for process in self.processes.values_mut() {
+            process.reached = process.reached.max(confirmed);
+        }
+        self.cover(confirmed)
     }
 
     /// I1: the broker has everything that committed before `lsn`.

@@ -490,14 +490,10 @@ impl Feed for SimFeed {
         Ok(true)
     }
 
-    async fn verify(&mut self, _: Duration) -> Result<(), SourceError> {
-        match self.check {
-            Some(_) => Err(SourceError::Lost("it is not compared yet".into())),
-            None => self.ended(),
-        }
-    }
-
     async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+        if self.check.is_some() {
+            return Err(SourceError::Lost("it is not compared yet".into()));
+        }
         self.left = Left::Finished;
         self.world.lock().server.sessions[self.session].offered = lsn;
         let noted = async {

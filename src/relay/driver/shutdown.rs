@@ -15,7 +15,6 @@ use crate::relay::run_result::{RelayError, Summary};
 use crate::relay::stats::HEARTBEAT;
 use crate::relay::stop::Order;
 use crate::source::{Announcement, Feed, SlotError, Source, SourceError};
-use crate::state::Ending;
 use walpost_core::relay::CommitAt;
 
 /// Minimum time for which a halt is announced, even if less of the drain timeout is left: an
@@ -194,6 +193,9 @@ impl<P: Source> Relay<P> {
         let open = self.core.open_transaction();
         self.begin_to_fail(&error);
         if let Some(announcement) = announcement {
+            if matches!(error, SourceError::Changed(_)) {
+                self.write_changed().await?;
+            }
             self.announce(announcement).await?;
         }
         match self.serve_sink_during(std::future::pending::<()>()).await {
@@ -224,7 +226,7 @@ impl<P: Source> Relay<P> {
             self.core.request_commit(CommitAt::Now);
         }
         let deadline = Instant::now() + self.settings.drain_timeout;
-        match self.write_last_state(deadline, None).await {
+        match self.write_last_state(deadline).await {
             Ok(_) | Err(RelayError::Aborted) => Ok(()),
             Err(other) => Err(other),
         }
@@ -248,26 +250,14 @@ impl<P: Source> Relay<P> {
     pub(super) async fn finish(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let deadline = self.shutdown.deadline().unwrap_or_else(Instant::now);
         let kept = kept_for_confirmation(self.settings.drain_timeout);
-        let verified = tokio::select! {
-            verified = session.verify(kept / 2) => verified,
-            () = self.stop.aborted() => return Err(RelayError::Aborted),
-        };
-        // Nothing more is read.
-        let ending = verified.is_ok().then_some(Ending::Stopped);
-        if let Some(failed @ Ended::Failed(_)) = verified.clone().err().map(failed_or_lost) {
-            return Ok(failed);
-        }
-        let confirmed = self.write_last_state(deadline + kept / 2, ending).await?;
+        let confirmed = self.write_last_state(deadline + kept / 2).await?;
         // Not `kept` after what the state topic took: the drain timeout covers both.
         let within = (deadline + kept).saturating_duration_since(Instant::now());
         // A confirmation that has arrived counts, even if an abort comes at the same time.
-        let finished = match verified {
-            Ok(()) => tokio::select! {
-                biased;
-                finished = session.finish(confirmed, within) => finished,
-                () = self.stop.aborted() => return Err(RelayError::Aborted),
-            },
-            unknown => unknown,
+        let finished = tokio::select! {
+            biased;
+            finished = session.finish(confirmed, within) => finished,
+            () = self.stop.aborted() => return Err(RelayError::Aborted),
         };
         match finished {
             Ok(()) => {
@@ -278,6 +268,7 @@ impl<P: Source> Relay<P> {
                     self.shutdown.drain = Drain::Confirmed;
                 }
                 tracing::info!(%confirmed, "confirmed to PostgreSQL");
+                self.write_stopped(deadline + kept).await;
             }
             Err(error) => match failed_or_lost(error) {
                 Ended::Lost(error) => tracing::warn!(%error, "the next start may repeat records"),

@@ -87,7 +87,7 @@ pub(super) struct StateKeeper {
     slot: Lsn,
     /// A bookmark of this session whose position is not acknowledged yet.
     pending: Option<Bookmark>,
-    /// How the run ends, while that is to be written.
+    /// How the run ends, once that is known.
     ending: Option<Ending>,
     /// The newest durable record. Before the store is open: that of this process, if any.
     state: Option<State>,
@@ -427,7 +427,6 @@ impl StateKeeper {
             note_position(&self.metrics, state.acked_upto);
             core.committed(state.checkpoint());
             self.own[0] = Some(id(&state));
-            self.ending.take_if(|ending| state.ending == Some(*ending));
             let times = (self.written_at, Instant::now());
             self.kept.written(state.acked_upto, times, self.store.may_lose());
             self.state = Some(*state);
@@ -499,7 +498,10 @@ impl StateKeeper {
         {
             delivered.add(bookmark);
         }
-        state.ending = self.ending;
+        // The rows of a command say nothing of how the last run has ended.
+        if self.settings.rows.is_none() {
+            state.ending = self.ending;
+        }
         self.store.write(&state);
         self.written_at = Instant::now();
         self.overdue_at = self.written_at + self.settings.commits.transaction_timeout();

@@ -33,7 +33,9 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 impl<P: Source> Relay<P> {
     /// Streams until the session ends or the relay must act outside it.
     pub(super) async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
-        let ended = match self.stream_from(&mut session).await? {
+        let streamed = self.stream_from(&mut session).await;
+        self.delivery.is_held = false;
+        let ended = match streamed? {
             // Without the transaction's position, there is nothing that an operator could be
             // advised to skip.
             Ended::Failed(SourceError::Unprintable(text))
@@ -85,7 +87,9 @@ impl<P: Source> Relay<P> {
                 None => self.take_batch(session, &mut held),
                 Some(_) => Ok(0),
             };
-            self.delivery.is_held = held.is_some();
+            // A transaction may wait for a commit to begin.
+            self.delivery.is_held =
+                held.as_ref().is_some_and(|held| !matches!(held, Message::Begin(_)));
             self.serve_sink()?;
             if self.check_until(session.is_compared()) {
                 self.serve_sink()?;

@@ -164,10 +164,6 @@ impl Feed for BusyFeed {
 
     async fn announce_halt(&mut self, _: &SourceError) {}
 
-    async fn verify(&mut self, _: Duration) -> Result<(), SourceError> {
-        Ok(())
-    }
-
     async fn finish(&mut self, _: Lsn, _: Duration) -> Result<(), SourceError> {
         Ok(())
     }

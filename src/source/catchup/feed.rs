@@ -496,7 +496,10 @@ impl CatchupFeed {
         if let Some(error) = self.abandoned(Some(&stopped)) {
             return Err(error);
         }
-        let finished = timeout(within, self.advancer.finish(lsn));
+        let finished = timeout(within, async {
+            self.base.publication_guard.verify().await?;
+            self.advancer.finish(lsn).await
+        });
         finished.await.unwrap_or_else(|_| {
             let unknown = format!("it is not known whether the last confirmation ({lsn}) arrived");
             Err(SourceError::Lost(unknown))

@@ -6,8 +6,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::pgoutput::{LogicalMessage, Message};
@@ -433,23 +431,12 @@ impl Feed for PostgresFeed {
         }
     }
 
-    async fn verify(&mut self, within: Duration) -> Result<(), SourceError> {
-        let unknown = |what: &str| Err(SourceError::Lost(what.to_owned()));
-        if !self.is_compared() {
-            return unknown(
-                "it is not known yet whether the restarted server has the history that was published: \
-                 nothing is confirmed to it",
-            );
-        }
-        let verified = timeout(within, self.base().publication_guard.verify()).await;
-        verified.unwrap_or_else(|_| {
-            unknown(
-                "it is not known whether the publication is unchanged: nothing more is confirmed",
-            )
-        })
-    }
-
     async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+        if !self.is_compared() {
+            let unknown = "it is not known yet whether the restarted server has the history that was \
+                           published: nothing is confirmed to it";
+            return Err(SourceError::Lost(unknown.to_owned()));
+        }
         match &mut self.feed {
             ActiveFeed::Stream(session) => session.finish(lsn, within).await,
             ActiveFeed::Catchup(backlog) => backlog.finish(lsn, within).await,

@@ -154,6 +154,7 @@ impl StreamFeed {
         within: Duration,
     ) -> Result<(), SourceError> {
         let noted = timeout(within, async {
+            self.base.publication_guard.verify().await?;
             self.client.confirm(lsn);
             self.await_confirmed(lsn).await
         });

@@ -298,10 +298,6 @@ impl Feed for RowFeed {
 
     async fn announce_halt(&mut self, _: &SourceError) {}
 
-    async fn verify(&mut self, _: Duration) -> Result<(), SourceError> {
-        Ok(())
-    }
-
     async fn finish(&mut self, _: Lsn, _: Duration) -> Result<(), SourceError> {
         Ok(())
     }

@@ -343,7 +343,7 @@ impl World {
                 None => self.refused(until),
             };
         };
-        self.state.ending = None;
+        (self.state.begun, self.state.ending) = (Some(found.clone()), None);
         self.layout = Some(number);
         self.server.is_slot_new = false;
         let server = self.server.clone();

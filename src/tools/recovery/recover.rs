@@ -298,8 +298,8 @@ impl<'a> Recovery<'a> {
         let last = last.filter(|last| is_further && last.commit_lsn < then);
         let delivered = self.delivered(with_undecided);
         let state = self.positions.at(then);
-        let layout = accepted.or(state.layout);
-        let state = State { last, delivered, layout, ending, ..state };
+        let begun = accepted.or(state.begun);
+        let state = State { last, delivered, begun, ending, ..state };
         self.positions.write(&state).await?;
         Ok(summary)
     }
@@ -331,7 +331,7 @@ impl<'a> Recovery<'a> {
         with_undecided || self.compared().is_none_or(|compared| compared.undecided == 0)
     }
 
-    /// The layout with a publication that was changed while walpost worked with it, if the rows that were
+    /// The layout of a publication that was changed while walpost worked with it, if the rows that were
     /// committed without it are published afterwards.
     fn accepted_publication(&self, with_undecided: bool) -> Option<Layout> {
         let is_all = matches!(self.chosen, ChosenRows::All | ChosenRows::Bookmark(_));

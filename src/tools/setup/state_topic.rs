@@ -259,6 +259,7 @@ impl Positions {
             rows_upto: former.map(|state| state.rows_upto).unwrap_or_default(),
             skips: former.is_some_and(|state| state.skips),
             layout: former.and_then(|state| state.layout.clone()),
+            begun: former.and_then(|state| state.begun.clone()),
             ending: former.and_then(|state| state.ending),
             at_ms: crate::state::unix_ms(),
             // This command compares nothing.
@@ -323,6 +324,7 @@ impl Positions {
             // Rows between the former position and this one may not be.
             delivered: None,
             layout: None,
+            begun: None,
             ending: None,
             ..state
         };

@@ -68,7 +68,8 @@ impl Checker<'_> {
         if process.stop_ms.is_none() && !process.until {
             return Some("no stop signal".into());
         }
-        if process.until && Some(self.slot) < process.reaches {
+        // The server may forget the position before the process has ended.
+        if process.until && Some(self.slot.max(process.reached)) < process.reaches {
             return Some("it has not reached its target".into());
         }
         if process.confirmed > summary.confirmed {

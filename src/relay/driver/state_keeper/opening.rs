@@ -12,7 +12,7 @@ use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
 use crate::source::{Feed, SlotError, Source, SourceError};
 use crate::state::{
-    Decision, Ending, Facts, State, StateEvent, StateFailure, StateKey, decide, unix_ms,
+    Decision, Ending, Facts, Layout, State, StateEvent, StateFailure, StateKey, decide, unix_ms,
 };
 use walpost_core::relay::Core;
 
@@ -133,17 +133,12 @@ impl<P: Source> Relay<P> {
         }
         self.log_agreement(&keeper.settings, acked);
         let is_of_rows = keeper.settings.rows.is_some();
-        let has_ended = state.ending.is_some();
+        let is_begun = state.begun.as_ref().is_some_and(|known| known.is_same(&layout));
+        let is_begun = is_of_rows || is_begun && state.ending.is_none();
+        let former = state.layout.clone();
         let is_same_layout = state.layout.as_ref().is_some_and(|known| known.is_same(&layout));
         let is_same_timeline = state.timeline == session.timeline();
-        keeper.slot = keeper.slot.max(session.start());
-        let (may_lose, now) = (keeper.store.may_lose(), Instant::now());
-        if keeper.own.contains(&Some(id(&state))) {
-            keeper.kept.reopened(acked, may_lose, now);
-        } else {
-            keeper.kept.opened(acked, session.start(), may_lose, now);
-        }
-        keeper.own = [Some(id(&state)), None];
+        keeper.opened_at(&state, session.start());
         // Otherwise rows may not have been published while they were written.
         let delivered = state.delivered.filter(|_| is_same_layout);
         let is_restarted = state.server_started != session.server_started();
@@ -151,12 +146,12 @@ impl<P: Source> Relay<P> {
         let delivered = delivered.map(|delivered| delivered.of_restarted(kept, u64::MAX));
         keeper.state = Some(State {
             generation: state.generation + 1,
-            ending: None,
+            ending: state.ending.filter(|_| is_of_rows),
             skips: state.skips || keeper.settings.skips,
             cluster,
             delivered,
-            // The rows are those of another publication too.
-            layout: if is_of_rows { state.layout } else { Some(layout) },
+            begun: if is_of_rows { state.begun } else { Some(layout.clone()) },
+            layout: Some(layout),
             ..state
         });
         keeper.note_server(session);
@@ -165,8 +160,13 @@ impl<P: Source> Relay<P> {
         note_position(&keeper.metrics, keeper.written_upto());
         // What is published from here on has ordinals of this layout, and is of this timeline.
         let is_written = is_same_layout && (is_same_timeline || !keeper.is_compared);
-        if has_ended || !is_written && !is_of_rows {
-            return self.write_begun(keeper, session).await;
+        if !is_written && keeper.settings.lossy_store.is_some() {
+            let layout = keeper.state.as_ref().and_then(|state| state.layout.clone());
+            return self.write_begun(keeper, session, layout).await;
+        }
+        if !is_begun {
+            // Whatever was published last is of the former layout still.
+            return self.write_begun(keeper, session, former).await;
         }
         Ok(StateOpened::Ready)
     }
@@ -189,9 +189,11 @@ impl<P: Source> Relay<P> {
         &mut self,
         keeper: &mut StateKeeper,
         session: &mut P::Feed,
+        layout: Option<Layout>,
     ) -> Result<StateOpened, RelayError> {
+        let own = keeper.state.as_ref().and_then(|state| state.layout.clone());
         if let Some(state) = keeper.state.clone() {
-            keeper.write(State { at_ms: unix_ms(), ..state });
+            keeper.write(State { layout, at_ms: unix_ms(), ..state });
         }
         while matches!(keeper.phase, Phase::Writing(_)) {
             let waited = async {
@@ -213,6 +215,9 @@ impl<P: Source> Relay<P> {
             }
         }
         if matches!(keeper.phase, Phase::Open) {
+            if let Some(state) = &mut keeper.state {
+                state.layout = own;
+            }
             return Ok(StateOpened::Ready);
         }
         let why = format!("{} could not be written", keeper.settings.place);
@@ -323,20 +328,32 @@ impl<P: Source> Relay<P> {
         Ok(())
     }
 
-    /// Writes the position at the end of the run, and how it ends; waits at most until `deadline`. Returns
-    /// the position to confirm.
+    /// Writes that the run is stopped in order: the publication was read for the last confirmation. Waits at
+    /// most until `deadline`, and not long: without it an operator has to accept a changed publication.
+    pub(in crate::relay::driver) async fn write_stopped(&mut self, deadline: Instant) {
+        let deadline = deadline.min(Instant::now() + ENDING_WITHIN);
+        let is_reached = self.sink.is_connected() != Some(false);
+        let Some(keeper) = self.state.as_mut().filter(|one| is_reached && one.is_compared) else {
+            return;
+        };
+        keeper.ending = Some(Ending::Stopped);
+        while keeper.can_write() && keeper.step_to_ending(&mut self.core) {
+            tokio::select! {
+                biased;
+                () = self.stop.aborted() => return,
+                () = keeper.wait() => {}
+                () = sleep_until(deadline) => return,
+            }
+        }
+    }
+
+    /// Writes the position at the end of the run; waits at most until `deadline`. Returns the
+    /// position to confirm.
     pub(in crate::relay::driver) async fn write_last_state(
         &mut self,
         deadline: Instant,
-        ending: Option<Ending>,
     ) -> Result<Lsn, RelayError> {
         let Some(mut keeper) = self.state.take() else { return Ok(self.core.flush_lsn()) };
-        let is_due = keeper.is_at_work(&self.core) || self.core.uncommitted().0 > 0;
-        let is_known = keeper.settings.rows.is_none();
-        let is_reached = is_due || self.sink.is_connected() != Some(false);
-        keeper.ending = ending.filter(|_| is_known && is_reached);
-        // The ending alone is not worth a wait: without it an operator accepts a changed publication.
-        let deadline = if is_due { deadline } else { deadline.min(Instant::now() + ENDING_WITHIN) };
         let received = &mut self.session.received;
         while keeper.may_write(&self.core)
             && keeper.step(&mut self.core, received, Urgency::Last).is_ok()
@@ -367,20 +384,44 @@ impl<P: Source> Relay<P> {
 }
 
 impl StateKeeper {
+    /// What may be confirmed behind this record, for a slot that begins at `start`.
+    fn opened_at(&mut self, state: &State, start: Lsn) {
+        self.slot = self.slot.max(start);
+        let (acked, may_lose, now) = (state.acked_upto, self.store.may_lose(), Instant::now());
+        if self.own.contains(&Some(id(state))) {
+            self.kept.reopened(acked, may_lose, now);
+        } else {
+            self.kept.opened(acked, start, may_lose, now);
+        }
+        self.own = [Some(id(state)), None];
+    }
+
     /// Whether only the ending is to be written, alone: a write would commit the rest of an open Kafka
     /// transaction, and what is acknowledged is written with it otherwise.
     pub(super) fn may_write_ending(&self, core: &Core) -> bool {
         let is_behind = self.written_upto() < core.flush_lsn() && self.may_write(core);
-        self.ending.is_some()
-            && matches!(self.phase, Phase::Open)
-            && core.uncommitted().0 == 0
-            && !is_behind
+        let is_written = self.state.as_ref().is_none_or(|state| state.ending == self.ending);
+        let is_due = self.ending.is_some() && !is_written && self.settings.rows.is_none();
+        is_due && matches!(self.phase, Phase::Open) && core.uncommitted().0 == 0 && !is_behind
     }
 
     /// Whether the position of a run that ends lacks how it does.
     pub(in crate::relay::driver) fn lacks_ending(&self) -> bool {
         let is_of_rows = self.settings.rows.is_some();
         !is_of_rows && self.state.as_ref().is_some_and(|state| state.ending.is_none())
+    }
+
+    /// Takes events, and writes the ending alone; whether that is still to be done.
+    fn step_to_ending(&mut self, core: &mut Core) -> bool {
+        while let Some(event) = self.take_event() {
+            if self.apply(event, core).is_err() {
+                return false;
+            }
+        }
+        if self.may_write_ending(core) {
+            self.write_ending();
+        }
+        matches!(self.phase, Phase::Writing(_))
     }
 
     pub(super) fn write_ending(&mut self) {
