@@ -1,7 +1,7 @@
 //! Builds the parts of a relay, and the relay itself, from a configuration.
 //!
-//! Each destination makes its own parts. Values that the configuration keeps as text (connection string, topic template, headers) are parsed here, and errors name the place
-//! where the value was set.
+//! Each destination makes its own parts. Values that the configuration keeps as text (connection string,
+//! topic template, headers) are parsed here, and errors name the place where the value was set.
 
 mod other_sinks;
 

@@ -52,7 +52,7 @@ impl Walpost {
         self.stop.clone()
     }
 
-    /// Its metrics.
+    /// The metrics of this walpost.
     pub fn metrics(&self) -> Arc<Metrics> {
         self.relay.metrics()
     }

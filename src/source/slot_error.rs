@@ -63,7 +63,8 @@ pub enum SlotError {
     #[error(
         "replication slot \"{slot}\" was confirmed up to {found} by another client, walpost \
          itself had confirmed {confirmed}: what was committed between these was not published by \
-         this walpost; find out who advanced the slot, then start walpost again (after `walpost adopt --apply`, if it keeps its position) to resume from {found}"
+         this walpost; find out who advanced the slot, then start walpost again (after \
+         `walpost adopt --apply`, if it keeps its position) to resume from {found}"
     )]
     Advanced {
         /// The slot.
@@ -79,7 +80,8 @@ pub enum SlotError {
         "replication slot \"{slot}\" is confirmed up to {found}, and was used by another client, \
          which is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
          committed between these may not be published; find out who advanced the slot, then start \
-         walpost again (after `walpost adopt --apply`, if it keeps its position) to resume from {found}"
+         walpost again (after `walpost adopt --apply`, if it keeps its position) to resume from \
+         {found}"
     )]
     AdvancedWhileWaiting {
         /// The slot.

@@ -351,7 +351,7 @@ mod tests {
             assert_eq!(with_publication(&other, &facts(&now)), None);
         }
         assert_ne!(decide(&before(), &Facts { is_own: true, ..facts(&now) }), refused);
-        // It hid rows, and no more does.
+        // A publication that hid rows for a while.
         let former = layout("former");
         let hid = State { ending: Some(Ending::Changed), ..before() };
         assert_eq!(decide(&hid, &facts(&former)), refused);

@@ -63,7 +63,9 @@ use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal, hash};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{BoxFuture, Condition, Fault, Outcome, Reloader, Report, Sink, SinkError};
+use crate::sink::{
+    BoxFuture, Condition, Fault, KAFKA, Outcome, Peer, Reloader, Report, Sink, SinkError,
+};
 
 pub use transactional::TransactionalSink;
 pub use transactions::Transactions;
@@ -272,8 +274,8 @@ impl Outlet for KafkaSink {
 }
 
 impl Sink for KafkaSink {
-    fn peer(&self) -> &'static crate::sink::Peer {
-        &crate::sink::KAFKA
+    fn peer(&self) -> &'static Peer {
+        &KAFKA
     }
 
     fn take_reports(&mut self, into: &mut Vec<Report>) {

@@ -232,9 +232,7 @@ impl StateKeeper {
         received: &mut ReceivedTransactions,
         urgency: Urgency,
     ) -> Result<(), SourceError> {
-        while let Some(event) = self.take_event() {
-            self.apply(event, core)?;
-        }
+        self.apply_events(core)?;
         self.note_skipped(core);
         match &self.phase {
             // In exactly-once mode it is opened with the next session.
@@ -379,6 +377,14 @@ impl StateKeeper {
             self.store.open(key);
             self.phase = Phase::Opening;
         }
+    }
+
+    /// Applies the events that have come. An error ends the session.
+    fn apply_events(&mut self, core: &mut Core) -> Result<(), SourceError> {
+        while let Some(event) = self.take_event() {
+            self.apply(event, core)?;
+        }
+        Ok(())
     }
 
     fn apply(&mut self, event: StateEvent, core: &mut Core) -> Result<(), SourceError> {

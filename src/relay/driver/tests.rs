@@ -15,7 +15,7 @@ use crate::outlet::{Outlet, ProduceError};
 use crate::position::EventPosition;
 use crate::record::{Record, RecordConfig, Router};
 use crate::relay::{StopHandle, stop_channel};
-use crate::sink::{BoxFuture, SinkError};
+use crate::sink::{BoxFuture, KAFKA, Peer, SinkError};
 use crate::source::{
     Feed, Method, PublicationFingerprint, PublishedHistory, Received, Resume, Security,
     ServerIdentity, SlotMetrics, SwitchFeed,
@@ -181,8 +181,8 @@ impl Outlet for IdleSink {
 }
 
 impl Sink for IdleSink {
-    fn peer(&self) -> &'static crate::sink::Peer {
-        &crate::sink::KAFKA
+    fn peer(&self) -> &'static Peer {
+        &KAFKA
     }
 
     fn take_reports(&mut self, _: &mut Vec<Report>) {}

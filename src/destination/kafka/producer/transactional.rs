@@ -32,7 +32,7 @@ use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{BoxFuture, Condition, Reloader, Report, Sink, SinkError};
+use crate::sink::{BoxFuture, Condition, KAFKA, Peer, Reloader, Report, Sink, SinkError};
 
 /// A transactional producer behind the [`Sink`] trait.
 pub struct TransactionalSink {
@@ -246,8 +246,8 @@ impl Outlet for TransactionalSink {
 const SPENT: &str = "a commit took so long that its request may have been repeated";
 
 impl Sink for TransactionalSink {
-    fn peer(&self) -> &'static crate::sink::Peer {
-        &crate::sink::KAFKA
+    fn peer(&self) -> &'static Peer {
+        &KAFKA
     }
 
     fn take_reports(&mut self, into: &mut Vec<Report>) {

@@ -208,10 +208,8 @@ impl<P: Source> Relay<P> {
                 Some(Err(error)) => return Ok(StateOpened::Lost(error)),
                 Some(Ok(())) => {}
             }
-            while let Some(event) = keeper.take_event() {
-                if let Err(error) = keeper.apply(event, &mut self.core) {
-                    return Ok(StateOpened::Lost(error));
-                }
+            if let Err(error) = keeper.apply_events(&mut self.core) {
+                return Ok(StateOpened::Lost(error));
             }
         }
         if matches!(keeper.phase, Phase::Open) {
@@ -337,7 +335,11 @@ impl<P: Source> Relay<P> {
             return;
         };
         keeper.ending = Some(Ending::Stopped);
-        while keeper.can_write() && keeper.step_to_ending(&mut self.core) {
+        let received = &mut self.session.received;
+        while keeper.can_write()
+            && keeper.step(&mut self.core, received, Urgency::Last).is_ok()
+            && keeper.is_at_work(&self.core)
+        {
             tokio::select! {
                 biased;
                 () = self.stop.aborted() => return,
@@ -409,19 +411,6 @@ impl StateKeeper {
     pub(in crate::relay::driver) fn lacks_ending(&self) -> bool {
         let is_of_rows = self.settings.rows.is_some();
         !is_of_rows && self.state.as_ref().is_some_and(|state| state.ending.is_none())
-    }
-
-    /// Takes events, and writes the ending alone; whether that is still to be done.
-    fn step_to_ending(&mut self, core: &mut Core) -> bool {
-        while let Some(event) = self.take_event() {
-            if self.apply(event, core).is_err() {
-                return false;
-            }
-        }
-        if self.may_write_ending(core) {
-            self.write_ending();
-        }
-        matches!(self.phase, Phase::Writing(_))
     }
 
     pub(super) fn write_ending(&mut self) {
