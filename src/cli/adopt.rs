@@ -40,13 +40,21 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
         if state.is_some_and(|state| state.skipped.len() > skipped.len()) {
             print("orders of `walpost skip` for events that are still to come are given up\n");
         }
-        print(&format!(
-            "{place}: acknowledged up to {acked_upto}, which stays. The publication was changed while walpost \
-             worked with it, or after it was killed: publish by hand the rows that were committed after \
-             {found} and are not at the destination\n"
-        ));
+        print(&format!("{place}: acknowledged up to {acked_upto}, which stays\n"));
     } else {
         print(&format!("{place}: {}\n", compared(acked, found, without)));
+        if let Some(end) = positions.published_beyond() {
+            print(&format!(
+                "events behind that, in WAL up to {end}, are published already: --apply publishes again \
+                 what the slot sends of them\n"
+            ));
+        }
+    }
+    if positions.may_lack_rows() {
+        print(&format!(
+            "the publication was changed while walpost worked with it, or after it was killed: publish by \
+             hand the rows that were committed after {found} and are not at the destination\n"
+        ));
     }
     if state.is_some_and(|state| state.rows.is_some()) {
         print(
@@ -74,7 +82,7 @@ async fn adopt(config: &Config, apply: bool) -> Result<(), Exit> {
         return Ok(());
     }
     let from = positions.adopt().await.map_err(failed)?;
-    print(&format!("{place}: now {from}; `walpost run` continues from there\n"));
+    print(&format!("{place}: now {from}; `walpost run` can start\n"));
     Ok(())
 }
 
@@ -102,9 +110,7 @@ fn compared(acked: Option<Lsn>, found: Lsn, run: Without) -> String {
                     "without that `walpost run` continues at {acked}, or exits with code 3 if this server, \
                      which was promoted since, lacks WAL before it"
                 ),
-                Without::MayLackRows => "without that `walpost run` does not start, since the publication was \
-                                         changed while walpost worked with it, or after it was killed"
-                    .to_owned(),
+                Without::MayLackRows => "without that `walpost run` does not start".to_owned(),
             };
             format!(
                 "acknowledged up to {acked}. To adopt the slot's position would publish the events in {} \

@@ -170,6 +170,11 @@ pub(super) async fn publish(
     if undecided > 0 && !publish_undecided && !leave_undecided {
         return Err(RecoveryError::Undecided(undecided));
     }
+    let then = if recovery.may_lack_rows(publish_undecided) {
+        "starts after `walpost adopt --apply`: the publication was changed"
+    } else {
+        "continues with what the slot sends"
+    };
     let mut progress = None;
     let published = recovery.publish(publish_undecided, |stop, metrics| {
         if let Err(error) = run::stop_on_signals(stop) {
@@ -190,7 +195,7 @@ pub(super) async fn publish(
     if counters.skipped > 0 {
         print(&format!(", {} skipped", counters.skipped));
     }
-    print("; `walpost run` continues with what the slot sends\n");
+    print(&format!("; `walpost run` {then}\n"));
     if undecided > 0 && !publish_undecided {
         complain(&format!("{undecided} events that cannot be told were left out"));
     }

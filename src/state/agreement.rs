@@ -13,11 +13,12 @@
 //!   be compared: a slot behind the last transaction must have a position that walpost has confirmed, and
 //!   one that was made again has another one.
 //!
-//! Neither depends on the layout, which only tells whether positions of single events still mean the same
-//! ones. What cannot be compared is refused. Pure: no I/O, no clock.
+//! Neither depends on the layout, which tells whether positions of single events still mean the same ones,
+//! and whether the publication was changed while a run worked with it: then rows may lack. What cannot be
+//! compared is refused. Pure: no I/O, no clock.
 
 use super::layout::Layout;
-use super::record::{State, UnfinishedRows};
+use super::record::{Ending, State, UnfinishedRows};
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
 use crate::source::{PublishedHistory, RequiredTransaction};
@@ -223,7 +224,9 @@ fn reaches(state: &State, facts: &Facts<'_>, end: Lsn) -> Result<(), Refusal> {
 /// Whether PostgreSQL has sent everything that was committed since the position. It never sends what is
 /// committed while a table is not in the publication, and only a running walpost sees that.
 fn has_same_publication(state: &State, facts: &Facts<'_>) -> Result<(), Refusal> {
-    if facts.is_own || state.rows.is_some() || !state.may_lack_rows(facts.layout) {
+    // This process ends once it has found a change: that one is another's.
+    let is_seen = facts.is_own && state.ending != Some(Ending::Changed);
+    if is_seen || state.rows.is_some() || !state.may_lack_rows(facts.layout) {
         return Ok(());
     }
     Err(Refusal::OtherPublication)
@@ -258,7 +261,7 @@ fn beyond(state: &State, published: Option<EventPosition>) -> Option<EventPositi
 }
 
 /// The position up to which something is published.
-pub(super) fn end_of_published(state: &State, published: Option<EventPosition>) -> Lsn {
+pub(crate) fn end_of_published(state: &State, published: Option<EventPosition>) -> Lsn {
     let partial = state.partial.map(|partial| behind(partial.next.commit_lsn));
     let published = published.map(|last| behind(last.commit_lsn));
     state.acked_upto.max(partial.max(published).unwrap_or_default())
@@ -305,7 +308,7 @@ mod properties;
 mod tests {
     use super::*;
     use crate::source::PublicationFingerprint;
-    use crate::state::{ChosenRows, ConfiguredLayout, Delivered, Ending, Partial};
+    use crate::state::{ChosenRows, ConfiguredLayout, Delivered, Partial};
 
     const AT: EventPosition = EventPosition { commit_lsn: Lsn::new(90), ordinal: 3 };
 
@@ -334,7 +337,8 @@ mod tests {
         let mut state = State::accepted(1, Lsn::new(90));
         state.learn(Lsn::new(80));
         let delivered = Some(Delivered::new(7, 1));
-        State { layout: Some(layout("former")), delivered, ..state }
+        let former = Some(layout("former"));
+        State { layout: former.clone(), begun: former, delivered, ..state }
     }
 
     #[test]
@@ -343,8 +347,7 @@ mod tests {
         assert_eq!(decide(&before(), &facts(&now)), refused);
         for other in [
             State { ending: Some(Ending::Stopped), ..before() },
-            State { layout: None, ..before() },
-            State { layout: Some(now.clone()), ..before() },
+            State { begun: None, ..before() },
             State { begun: Some(now.clone()), ..before() },
         ] {
             assert_ne!(decide(&other, &facts(&now)), refused, "{other:?}");
@@ -355,7 +358,8 @@ mod tests {
         let former = layout("former");
         let hid = State { ending: Some(Ending::Changed), ..before() };
         assert_eq!(decide(&hid, &facts(&former)), refused);
-        let accepted = State { begun: Some(layout("former")), delivered: None, ..before() };
+        assert_eq!(decide(&hid, &Facts { is_own: true, ..facts(&former) }), refused);
+        let accepted = State { delivered: None, ..before() };
         assert_eq!(with_publication(&hid, &facts(&former)), Some(accepted));
     }
 

@@ -26,6 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
 
+pub(crate) use self::agreement::end_of_published;
 pub use self::agreement::{Decision, Facts, Reason, Refusal, decide, with_publication};
 pub use self::delivered::{Bookmark, Delivered};
 pub use self::handle::StoreHandle;

@@ -329,8 +329,7 @@ impl State {
         if let Some(ending) = self.ending {
             return ending == Ending::Changed;
         }
-        let known = self.begun.as_ref().or(self.layout.as_ref());
-        known.is_some_and(|known| known.has_other_publication(now))
+        self.begun.as_ref().is_some_and(|known| known.has_other_publication(now))
     }
 
     /// The position behind the committed events.

@@ -129,7 +129,8 @@ pub(in crate::source) fn require_none(parts: &[UnsentPart]) -> Result<(), Source
     };
     Err(SourceError::Setup(format!(
         "{part}, and PostgreSQL never sends its rows{more}: {}. Before that, and before walpost prune runs \
-         again, publish what was not sent: `walpost recover --all` finds it",
+         again, publish what was not sent: `walpost recover --all` finds it. Where the position is kept, run \
+         `walpost adopt --apply` afterwards",
         part.remedy()
     )))
 }

@@ -337,7 +337,14 @@ impl<'a> Recovery<'a> {
         let is_all = matches!(self.chosen, ChosenRows::All | ChosenRows::Bookmark(_));
         let is_changed = self.positions.may_lack_rows();
         let now = layout(self.config).with(&self.snapshot.fingerprint);
-        (is_all && is_changed && self.is_complete(with_undecided)).then_some(now)
+        // Rows that are not sent may still be written until an operator has remedied that.
+        let is_sent = self.snapshot.require_sent().is_ok();
+        (is_all && is_changed && is_sent && self.is_complete(with_undecided)).then_some(now)
+    }
+
+    /// Whether `walpost run` stops at the publication afterwards.
+    pub(crate) fn may_lack_rows(&self, with_undecided: bool) -> bool {
+        self.positions.may_lack_rows() && self.accepted_publication(with_undecided).is_none()
     }
 
     /// Which rows are delivered afterwards, and once the slot is read.

@@ -18,7 +18,7 @@ use crate::source::{
 };
 use crate::state::{
     Facts, Layout, Partial, State, StateEvent, StateFailure, StateKey, StateStore, UnfinishedRows,
-    with_publication,
+    end_of_published, with_publication,
 };
 
 /// Timeout for each request to the brokers.
@@ -270,6 +270,13 @@ impl Positions {
     /// Whether rows may have been committed without the publication while walpost worked with it.
     pub(crate) fn may_lack_rows(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.may_lack_rows(&self.layout))
+    }
+
+    /// The end of what is published, if that is behind the position.
+    pub(crate) fn published_beyond(&self) -> Option<Lsn> {
+        let state = self.state.as_ref()?;
+        let end = end_of_published(state, self.published);
+        (end > state.acked_upto).then_some(end)
     }
 
     /// The state to write if only the publication as it is now has to be accepted.

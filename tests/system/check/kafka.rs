@@ -26,8 +26,10 @@ async fn guarded() -> MutexGuard<'static, Guarded> {
         // A new certificate may have other names than the previous one.
         let builder = builder.property("ssl.allow.san.changes", "true");
         // One more listener, which advertises an address without a broker.
-        let builder = builder.behind(1);
-        Mutex::new(Guarded { kafka: builder.start().await, authority })
+        let kafka = builder.behind(1).start().await;
+        // A topic that is missing is known before a listener is unreachable, or after it.
+        kafka.create_topic("walpost.state", 1).await;
+        Mutex::new(Guarded { authority, kafka })
     };
     SHARED.get_or_init(start).await.lock().await
 }
@@ -176,7 +178,6 @@ async fn missing_write_acl_is_reported() {
     guarded.kafka.allow_on_cluster("relay", &["DescribeConfigs"]).await;
     fixture.finding_is_fixed("error", "topic_missing").await;
     // The state topic, and the id of the producer that writes it.
-    guarded.kafka.create_topic("walpost.state", 1).await;
     fixture.option("--state-topic", "walpost.state");
     let report = fixture.check().await;
     report.finding("error", "topic_unauthorized");

@@ -49,6 +49,15 @@ async fn rows_of_tables_that_inherit_are_refused_by_run_and_found_by_recover() {
     postgres.execute(&insert(1, 3)).await;
     let (code, said) = ended(&walpost).await;
     assert!(code == Some(3) && said.contains(REFUSED), "{code:?}: {said}");
+    // More may be written there until that is remedied.
+    let (code, said) = lost.recover(&["--all", "--apply"]).await;
+    let then = "`walpost run` starts after `walpost adopt --apply`";
+    assert!(code == Some(0) && said.contains(then), "{code:?}: {said}");
+    postgres.execute("ALTER TABLE public.outbox_2026 NO INHERIT public.outbox").await;
+    let (code, said) = fixture.run_to_its_end(&arguments).await;
+    assert!(code == Some(3) && said.contains("walpost adopt --apply"), "{code:?}: {said}");
+    fixture.adopt(&lost.topic).await;
+    stop(fixture.run_with(&arguments).await).await;
 }
 
 /// With an entry of its own in outbox.tables, and in the publication.

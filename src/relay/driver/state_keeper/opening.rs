@@ -323,6 +323,13 @@ impl<P: Source> Relay<P> {
                 () = sleep(HEARTBEAT) => {}
             }
         }
+        let state = self.state.as_ref().and_then(|keeper| keeper.state.as_ref());
+        if state.is_some_and(|state| state.ending != Some(Ending::Changed)) {
+            tracing::warn!(
+                "that the publication was changed could not be written beside the position: if it is put back \
+                 exactly as it was, the next start does not stop at it, and what was committed meanwhile is lacking"
+            );
+        }
         Ok(())
     }
 
@@ -330,10 +337,7 @@ impl<P: Source> Relay<P> {
     /// most until `deadline`, and not long: without it an operator has to accept a changed publication.
     pub(in crate::relay::driver) async fn write_stopped(&mut self, deadline: Instant) {
         let deadline = deadline.min(Instant::now() + ENDING_WITHIN);
-        let is_reached = self.sink.is_connected() != Some(false);
-        let Some(keeper) = self.state.as_mut().filter(|one| is_reached && one.is_compared) else {
-            return;
-        };
+        let Some(keeper) = self.state.as_mut().filter(|one| one.is_compared) else { return };
         keeper.ending = Some(Ending::Stopped);
         let received = &mut self.session.received;
         while keeper.can_write()
