@@ -78,7 +78,7 @@ impl Connection {
 
 /// Connects and logs in.
 pub(crate) async fn connect(config: &NatsConfig) -> Result<Connection, Failure> {
-    let address = config.url.address();
+    let (address, servers) = (config.url.address(), config.url.servers());
     let trouble = Arc::<Trouble>::default();
     let noted = Arc::clone(&trouble);
     let lost = format!("{address}: the connection was lost");
@@ -90,7 +90,7 @@ pub(crate) async fn connect(config: &NatsConfig) -> Result<Connection, Failure> 
         .client_capacity(QUEUE)
         .ignore_discovered_servers()
         // Each server once. A connection that broke is not used any more, whether it comes back.
-        .max_reconnects(config.url.servers.len())
+        .max_reconnects(servers.len())
         .event_callback(move |event| {
             match event {
                 Event::Disconnected | Event::Closed => {
@@ -106,23 +106,24 @@ pub(crate) async fn connect(config: &NatsConfig) -> Result<Connection, Failure> 
             async {}
         });
     let options = login(config, options)?;
-    let options = if config.url.tls {
+    let options = if config.url.first.tls {
         options.require_tls(true).tls_client_config(config.tls.client_config()?)
     } else {
         options
     };
-    let connected = options.connect(config.url.servers.as_slice()).await;
+    let connected = options.connect(servers.as_slice()).await;
     let client = connected.map_err(|error| Failure::of_connect(&error, &address))?;
     Ok(Connection { client, trouble })
 }
 
 fn login(config: &NatsConfig, options: ConnectOptions) -> Result<ConnectOptions, Failure> {
-    let options = match (&config.url.user, &config.url.token) {
-        (Some((user, password)), _) => {
-            options.user_and_password(user.clone(), password.expose_secret().to_owned())
+    let login = &config.url.first;
+    let options = match (login.user.clone(), &login.password) {
+        (Some(user), Some(password)) => {
+            options.user_and_password(user, password.expose_secret().to_owned())
         }
-        (None, Some(token)) => options.token(token.expose_secret().to_owned()),
-        (None, None) => options,
+        (Some(token), None) => options.token(token),
+        (None, _) => options,
     };
     let Some(path) = &config.credentials else { return Ok(options) };
     let unusable = |reason: &dyn std::fmt::Display| {

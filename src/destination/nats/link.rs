@@ -63,8 +63,6 @@ struct InFlight {
 impl Link for NatsLink {
     const THREAD: &'static str = "walpost-nats";
     type Source = NatsSource;
-    /// The claim of the state key.
-    type Claim = String;
     type Batch = Batch;
     type Synced = Synced;
     /// All messages of a batch are in the stream, or would be accepted.
@@ -72,7 +70,7 @@ impl Link for NatsLink {
 
     async fn open(
         source: &NatsSource,
-        claim: &String,
+        claim: &str,
         _report: &(dyn Fn(Condition) + Sync),
     ) -> Result<(Self, Synced), Failure> {
         open(source, claim).await

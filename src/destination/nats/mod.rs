@@ -89,10 +89,8 @@ impl Destination for Nats {
     }
 
     fn server(&self, config: &Config) -> Option<Server> {
-        let url = nats_config(config, &Environment::of_process()).ok()?.url;
         // A key of a credentials file signs, and is not sent.
-        let is_exposed = !url.requires_tls() && url.has_login();
-        Some(Server { address: url.address(), hosts: url.hosts(), is_exposed })
+        Some(nats_config(config, &Environment::of_process()).ok()?.url.server())
     }
 
     fn description(&self, config: &Config) -> Description {

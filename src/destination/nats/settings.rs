@@ -81,10 +81,10 @@ pub(crate) fn nats_config(
         config,
         environment,
         [CA_FILE, CERT_FILE, KEY_FILE],
-        (url.requires_tls(), "write tls:// in nats.url"),
+        (url.first.tls, "write tls:// in nats.url"),
     )?;
     let credentials = config.path(CREDENTIALS_FILE, environment);
-    if credentials.is_some() && url.has_login() {
+    if credentials.is_some() && url.first.has_login() {
         let reason = "nats.url has a login too: give one of the two";
         return Err(config.invalid(CREDENTIALS_FILE, &reason));
     }

@@ -1,178 +1,98 @@
 //! URLs of NATS: `nats://[user:password@|token@]host[:port]`, `tls://…`; several servers of a
 //! cluster are separated by commas.
 
-use std::fmt;
-
 use async_nats::ServerAddr;
-use secrecy::SecretString;
 
-use crate::destination::parts::url::{self, decoded};
+use crate::destination::Server;
+use crate::destination::parts::server_url::{Form, ServerUrl};
 
-const FORM: &str = "nats://[user:password@]host[:port], or tls://… for TLS; separate several servers by commas, \
-                    and write signs such as @, / and , in a password percent-encoded";
+const FORM: Form = Form {
+    schemes: [("nats", 4222), ("tls", 4222)],
+    text: "nats://[user:password@]host[:port], or tls://… for TLS, with commas between several servers",
+};
 
-/// Parsed URLs. Its `Debug` contains no secret.
-#[derive(Clone)]
+/// The servers of a cluster: the first has the login.
+#[derive(Debug, Clone)]
 pub(crate) struct NatsUrl {
-    /// Whether TLS is required.
-    pub(super) tls: bool,
-    /// The servers, without a login.
-    pub(super) servers: Vec<ServerAddr>,
-    /// User and password.
-    pub(super) user: Option<(String, SecretString)>,
-    /// A token.
-    pub(super) token: Option<SecretString>,
-}
-
-impl fmt::Debug for NatsUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NatsUrl({})", self.address())
-    }
+    pub(super) first: ServerUrl,
+    others: Vec<ServerUrl>,
 }
 
 impl NatsUrl {
     /// Parses URLs. The error does not repeat them: they may contain a password.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let mut parsed: Option<Self> = None;
-        for one in text.split(',') {
-            let one =
-                Self::parse_one(one.trim()).ok_or_else(|| format!("is not of the form {FORM}"))?;
-            match &mut parsed {
-                None => parsed = Some(one),
-                Some(first) => first.join(one)?,
-            }
+        let parse = |one: &str| ServerUrl::parse(one.trim(), &FORM);
+        let mut parts = text.split(',');
+        let first = parse(parts.next().unwrap_or_default())?;
+        let others = parts.map(parse).collect::<Result<Vec<_>, _>>()?;
+        let url = Self { first, others };
+        if url.others.iter().any(|other| other.tls != url.first.tls) {
+            return Err("it names servers with and without TLS: write tls:// for all".to_owned());
         }
-        parsed.ok_or_else(|| format!("is not of the form {FORM}"))
+        if url.others.iter().any(ServerUrl::has_login) {
+            return Err("it has a second login: write it at the first server only".to_owned());
+        }
+        if url.first.user.is_none() && url.first.has_login() {
+            return Err("it has a password without a user".to_owned());
+        }
+        if url.all().any(|one| one.path.as_ref().is_some_and(|path| !path.is_empty())) {
+            return Err("it has a path, and NATS has none".to_owned());
+        }
+        Ok(url)
     }
 
-    /// Adds another server of the same cluster.
-    fn join(&mut self, other: Self) -> Result<(), String> {
-        if other.tls != self.tls {
-            return Err("names servers with and without TLS: write tls:// for all".to_owned());
-        }
-        if other.user.is_some() || other.token.is_some() {
-            return Err("has a second login: write the login at the first server only".to_owned());
-        }
-        self.servers.extend(other.servers);
-        Ok(())
+    fn all(&self) -> impl Iterator<Item = &ServerUrl> {
+        [&self.first].into_iter().chain(&self.others)
     }
 
-    fn parse_one(text: &str) -> Option<Self> {
-        let (scheme, rest) = text.split_once("://")?;
-        let tls = match scheme {
-            "nats" => false,
-            "tls" => true,
-            _ => return None,
-        };
-        let (login, address) = match rest.rsplit_once('@') {
-            Some((login, address)) => (Some(login), address),
-            None => (None, rest),
-        };
-        let address = address.strip_suffix('/').unwrap_or(address);
-        if address.contains(['/', '?', '#']) || address.contains(char::is_whitespace) {
-            return None;
-        }
-        let server: ServerAddr = format!("{scheme}://{address}").parse().ok()?;
-        let (mut user, mut token) = (None, None);
-        match login.map(|login| login.split_once(':').ok_or(login)) {
-            None => {}
-            Some(Ok((name, password))) => {
-                let (name, password) = (decoded(name)?, decoded(password)?);
-                if name.is_empty() || password.is_empty() {
-                    return None;
-                }
-                user = Some((name, SecretString::from(password)));
-            }
-            Some(Err(text)) => {
-                let text = decoded(text).filter(|text| !text.is_empty())?;
-                token = Some(SecretString::from(text));
-            }
-        }
-        (!server.host().is_empty() && server.port() > 0).then(|| Self {
-            tls,
-            servers: vec![server],
-            user,
-            token,
-        })
+    /// The servers for the client, without a login.
+    pub(super) fn servers(&self) -> Vec<ServerAddr> {
+        let texts = self.all().map(|one| format!("{}://{}", one.scheme, one.address()));
+        texts.filter_map(|text| text.parse().ok()).collect()
     }
 
     /// The servers, for people: without a login.
     pub(crate) fn address(&self) -> String {
-        let servers = self.servers.iter();
-        let texts = servers.map(|server| url::address(server.host(), server.port()));
-        texts.collect::<Vec<_>>().join(",")
+        self.all().map(ServerUrl::address).collect::<Vec<_>>().join(",")
     }
 
-    /// The hosts of the servers.
-    pub(crate) fn hosts(&self) -> Vec<String> {
-        self.servers.iter().map(|server| server.host().to_owned()).collect()
-    }
-
-    /// Whether TLS is required.
-    pub(crate) fn requires_tls(&self) -> bool {
-        self.tls
-    }
-
-    /// Whether it has a login.
-    pub(crate) fn has_login(&self) -> bool {
-        self.user.is_some() || self.token.is_some()
+    pub(super) fn server(self) -> Server {
+        let (address, hosts) = (self.address(), self.all().map(|one| one.host.clone()).collect());
+        Server { address, hosts, ..self.first.server() }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use secrecy::ExposeSecret as _;
-
     use super::*;
 
-    type Parts = (bool, String, Option<(String, String)>, Option<String>);
-
-    fn parts(text: &str) -> Parts {
-        let url = NatsUrl::parse(text).expect(text);
-        let user = url.user.as_ref();
-        let user = user.map(|(name, word)| (name.clone(), word.expose_secret().to_owned()));
-        let token = url.token.as_ref().map(|token| token.expose_secret().to_owned());
-        (url.tls, url.address(), user, token)
-    }
-
     #[test]
-    fn urls_of_the_usual_forms_are_parsed() {
-        let some = |text: &str| Some(text.to_owned());
-        let login = |name: &str, word: &str| Some((name.to_owned(), word.to_owned()));
-        for (text, expected) in [
-            ("nats://localhost", (false, "localhost:4222".to_owned(), None, None)),
-            ("tls://[::1]:7/", (true, "[::1]:7".to_owned(), None, None)),
-            ("nats://u:p%40w@h:1", (false, "h:1".to_owned(), login("u", "p@w"), None)),
-            ("nats://t0ken@h", (false, "h:4222".to_owned(), None, some("t0ken"))),
-            ("nats://u:w@a,nats://b:7", (false, "a:4222,b:7".to_owned(), login("u", "w"), None)),
+    fn servers_of_a_cluster_are_found() {
+        for (text, address) in [
+            ("nats://localhost", "localhost:4222"),
+            ("nats://u:w@a, nats://b:7/", "a:4222,b:7"),
+            ("tls://t0ken@[::1]:7", "[::1]:7"),
         ] {
-            assert_eq!(parts(text), expected, "{text}");
+            let url = NatsUrl::parse(text).expect(text);
+            let servers = url.servers();
+            let found = servers.iter().map(|one| (one.host(), one.port(), one.tls_required()));
+            let expected = url.all().map(|one| (&*one.host, one.port, one.tls));
+            assert!(found.eq(expected), "{servers:?}");
+            assert_eq!(url.address(), address);
         }
     }
 
     #[test]
-    fn an_invalid_url_is_an_error_that_does_not_repeat_it() {
-        for text in [
-            "",
-            "localhost:4222",
-            "http://s3cret@h",
-            "nats://",
-            "nats://:4222",
-            "nats://h:x",
-            "nats://h:0",
-            "nats://h/s3cret",
-            "nats://u:@h",
-            "nats://:s3cret@h",
-            "nats://u:s3cret%4@h",
-            "nats://u:s3cret@h?x=1",
-            "nats://a,tls://b",
-            "nats://a,nats://u:s3cret@b",
-            "nats://a b",
+    fn what_does_not_fit_together_is_an_error() {
+        for (text, part) in [
+            ("nats://a,tls://b", "with and without TLS"),
+            ("nats://a,nats://u:s3cret@b", "second login"),
+            ("nats://:s3cret@h", "without a user"),
+            ("nats://h/s3cret", "a path"),
+            ("nats://h,", "of the form"),
         ] {
             let error = NatsUrl::parse(text).expect_err(text);
-            assert!(!error.contains("s3cret"), "{text}: {error}");
+            assert!(error.contains(part) && !error.contains("s3cret"), "{text}: {error}");
         }
-        let shown = format!("{:?}", NatsUrl::parse("nats://u:s3cret@h").expect("valid"));
-        assert!(!shown.contains("s3cret"), "{shown}");
     }
 }

@@ -44,6 +44,15 @@ impl<T> Clone for Claims<T> {
     }
 }
 
+impl Claims<()> {
+    /// That of a destination with nothing to claim.
+    pub(crate) fn unclaimed() -> Self {
+        let claims = Self::default();
+        claims.set(String::new());
+        claims
+    }
+}
+
 impl<T: Copy> Claims<T> {
     /// The number of changes so far.
     pub(crate) fn version(&self) -> u64 {

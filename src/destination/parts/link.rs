@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, ready};
+use std::future::Future;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,13 +17,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
 use super::Failure;
-use super::claims::Claims;
 use super::delays::delays;
 use super::worker;
 use crate::ledger::Seq;
 use crate::metrics::{Metrics, Published};
-use crate::outlet::Outlet;
-use crate::sink::{BoxFuture, Condition, Outcome, Peer, Report, Sink, SinkError};
+use crate::outlet::Refusal;
+use crate::sink::{Condition, Outcome, Report, SinkError};
+
+/// The code of the publish-error metric for records that are refused.
+const REFUSED: &str = "refused";
 
 /// Minimum and maximum delay between two attempts to connect.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
@@ -39,8 +41,6 @@ pub(crate) trait Link: Sized + 'static {
     const THREAD: &'static str;
     /// What it is opened with: read with each connection.
     type Source: Send + 'static;
-    /// The lease under which the connection is opened.
-    type Claim: Send + fmt::Debug;
     /// What is sent.
     type Batch: Send + Sync + fmt::Debug;
     /// What is there when the connection begins.
@@ -48,10 +48,10 @@ pub(crate) trait Link: Sized + 'static {
     /// What became of a batch, or of a part of one.
     type Done: Send + fmt::Debug;
 
-    /// Connects, and reads what is there.
+    /// Connects under this claim, and reads what is there.
     fn open(
         source: &Self::Source,
-        claim: &Self::Claim,
+        claim: &str,
         report: &(dyn Fn(Condition) + Sync),
     ) -> impl Future<Output = Result<(Self, Self::Synced), Failure>>;
 
@@ -63,7 +63,7 @@ pub(crate) trait Link: Sized + 'static {
 #[derive(Debug)]
 pub(crate) enum Order<L: Link> {
     /// Connect, under this claim. What was ordered before is given up.
-    Connect { epoch: u64, claim: L::Claim },
+    Connect { epoch: u64, claim: String },
     /// Send this, over the connection of this epoch.
     Send { epoch: u64, batch: L::Batch },
     /// Close the connection.
@@ -197,7 +197,7 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    async fn serve(&mut self, epoch: u64, claim: &L::Claim) -> Ended<L> {
+    async fn serve(&mut self, epoch: u64, claim: &str) -> Ended<L> {
         let mut link = match self.connect(epoch, claim).await {
             Ok(link) => link,
             Err(ended) => return ended,
@@ -212,7 +212,7 @@ impl<L: Link> Worker<L> {
     }
 
     /// Connects, however long it takes.
-    async fn connect(&mut self, epoch: u64, claim: &L::Claim) -> Result<L, Ended<L>> {
+    async fn connect(&mut self, epoch: u64, claim: &str) -> Result<L, Ended<L>> {
         let mut delays = delays(RETRY_DELAYS);
         let mut reported: Option<Failure> = None;
         let report = |condition| self.shared.report(condition);
@@ -303,7 +303,7 @@ impl<L: Link> Producer<L> {
     }
 
     /// Asks for a connection.
-    pub(crate) fn ask(&mut self, version: u64, claim: L::Claim) {
+    pub(crate) fn ask(&mut self, version: u64, claim: String) {
         self.epoch += 1;
         self.asked = Some(version);
         self.order(Order::Connect { epoch: self.epoch, claim });
@@ -326,6 +326,12 @@ impl<L: Link> Producer<L> {
         if let Some(batch) = self.batch.take() {
             self.order(Order::Send { epoch: self.epoch, batch });
         }
+    }
+
+    /// Counts a record that is refused.
+    pub(crate) fn refused(&self, topic: &str, refusal: Refusal) -> Refusal {
+        self.metrics.publish_error(topic, REFUSED);
+        refusal
     }
 
     /// The next event of the current connection.
@@ -391,87 +397,6 @@ impl<L: Link> Producer<L> {
     #[cfg(test)]
     pub(crate) fn happened(&self, event: Event<L>) {
         self.shared.push(self.epoch, event);
-    }
-}
-
-impl<L: Link<Claim = String>> Producer<L> {
-    /// Asks for a connection under the current claim, once.
-    pub(crate) fn ask_under<T: Copy>(&mut self, claims: &Claims<T>) {
-        let version = claims.version();
-        if self.may_ask(version)
-            && let Some(claim) = claims.current()
-        {
-            self.ask(version, claim);
-        }
-    }
-}
-
-/// What differs between the sinks that publish over such a connection; [`Sink`] is implemented below for
-/// all of them.
-pub(crate) trait Linked: Outlet + Send + Sync {
-    type Link: Link;
-
-    /// What the destination is called.
-    const PEER: &'static Peer;
-
-    /// The value of [`Sink::is_fenced_by_state`].
-    const IS_FENCED_BY_STATE: bool;
-
-    fn producer(&self) -> &Producer<Self::Link>;
-
-    fn producer_mut(&mut self) -> &mut Producer<Self::Link>;
-
-    /// Something has happened to the connection, or to what was sent.
-    fn happened(&mut self, event: Event<Self::Link>);
-
-    /// Takes all that has happened.
-    fn take_events(&mut self) {
-        while let Some(event) = self.producer_mut().next_event() {
-            self.happened(event);
-        }
-    }
-
-    /// Asks for a connection if there is none.
-    fn connect(&mut self);
-
-    /// Forgets what was sent over the connection.
-    fn forget_sent(&mut self);
-}
-
-impl<T: Linked> Sink for T {
-    fn peer(&self) -> &'static Peer {
-        T::PEER
-    }
-
-    fn is_fenced_by_state(&self) -> bool {
-        T::IS_FENCED_BY_STATE
-    }
-
-    fn take_reports(&mut self, into: &mut Vec<Report>) {
-        self.producer_mut().flush();
-        self.take_events();
-        into.append(&mut self.producer_mut().reports);
-    }
-
-    fn take_conditions(&mut self) -> Vec<Condition> {
-        self.take_events();
-        // Connected before the first record, so that it is known whether the destination can be used.
-        self.connect();
-        std::mem::take(&mut self.producer_mut().conditions)
-    }
-
-    fn is_connected(&self) -> Option<bool> {
-        self.producer().is_connected()
-    }
-
-    fn wait_for_events(&self, eager: bool) -> BoxFuture<'_, ()> {
-        Box::pin(self.producer().wait_for_events(eager))
-    }
-
-    fn replace_producer(&mut self) -> BoxFuture<'_, Result<(), SinkError>> {
-        self.forget_sent();
-        self.producer_mut().replace();
-        Box::pin(ready(Ok(())))
     }
 }
 

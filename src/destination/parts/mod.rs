@@ -6,7 +6,6 @@
 )]
 
 pub(crate) mod attempts;
-pub(crate) mod chained;
 pub(crate) mod check;
 pub(crate) mod claims;
 pub(crate) mod delays;
@@ -14,9 +13,12 @@ pub(crate) mod dial;
 mod failure;
 pub(crate) mod keyed;
 pub(crate) mod link;
+pub(crate) mod linked;
 pub(crate) mod message_id;
 mod reread;
 pub(crate) mod roots;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+pub(crate) mod server_url;
 pub(crate) mod settings;
 pub(crate) mod stored;
 pub(crate) mod template;

@@ -1,15 +1,17 @@
 //! The configuration of the sink, and where it is read again.
 
 use super::routing_key::RoutingKeyTemplate;
-use super::url::RabbitUrl;
 use crate::destination::parts::Reread;
 use crate::destination::parts::dial::Tls;
+use crate::destination::parts::server_url::ServerUrl;
 
 /// The broker, and where messages go on it.
 #[derive(Debug, Clone)]
 pub(crate) struct RabbitConfig {
     /// The broker.
-    pub url: RabbitUrl,
+    pub url: ServerUrl,
+    /// The virtual host.
+    pub vhost: String,
     /// How TLS is set up, if the URL asks for it.
     pub tls: Tls,
     /// The exchange; empty: the default exchange.

@@ -14,10 +14,7 @@ use super::config::RabbitConfig;
 use super::message::CHANNEL;
 use super::wire::Wire;
 use crate::destination::parts::Failure;
-use crate::destination::parts::dial::{Stream, dial, secured};
-
-/// Timeout for TLS, login and everything before the first message.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::destination::parts::dial::Stream;
 
 /// How long the broker may take to close a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -82,7 +79,7 @@ pub(crate) struct Inspection {
 
 /// Opens a channel for publishing to the exchange, which has to exist.
 pub(super) async fn open(config: &RabbitConfig) -> Result<Channel, Failure> {
-    within(config, async {
+    let opened = async {
         let (mut wire, _, frame_max) = log_in(config).await?;
         open_channel(&mut wire, CHANNEL).await?;
         exchange_exists(&mut wire, config).await?;
@@ -93,13 +90,13 @@ pub(super) async fn open(config: &RabbitConfig) -> Result<Channel, Failure> {
         })
         .await?;
         Ok(Channel { wire, frame_max })
-    })
-    .await
+    };
+    config.url.answers(opened).await
 }
 
 /// Reads facts about the broker.
 pub(crate) async fn inspect(config: &RabbitConfig) -> Result<Inspection, Failure> {
-    within(config, async {
+    let asked = async {
         let (mut wire, product, _) = log_in(config).await?;
         // What does not exist closes its channel.
         open_channel(&mut wire, 1).await?;
@@ -114,35 +111,19 @@ pub(crate) async fn inspect(config: &RabbitConfig) -> Result<Inspection, Failure
         }
         let dead_letters = queue_exists(&mut wire, channel, &config.dead_letters).await;
         Ok(Inspection { product, exchange, dead_letters })
-    })
-    .await
-}
-
-async fn within<T>(
-    config: &RabbitConfig,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let silent = || {
-        let scheme = if config.url.tls { "amqps" } else { "amqp" };
-        Failure::Unreachable(format!(
-            "{} accepts connections and does not answer within {LOGIN_TIMEOUT:?} ({scheme}:// may be \
-             the wrong scheme for this port)",
-            config.url.address()
-        ))
     };
-    timeout(LOGIN_TIMEOUT, work).await.unwrap_or_else(|_| Err(silent()))
+    config.url.answers(asked).await
 }
 
 async fn dialled(config: &RabbitConfig) -> Result<Box<dyn Stream>, Failure> {
     let RabbitConfig { url, tls, .. } = config;
-    let server = (&*url.host, url.port);
-    let stream = dial(server).await?;
+    let stream = url.dial().await?;
     // A broker that is low on memory reads nothing for as long as that takes. Whether it lives is
     // seen by its heartbeats.
     SockRef::from(&stream)
         .set_tcp_user_timeout(None)
         .map_err(|error| Failure::Unreachable(format!("{}: {error}", url.address())))?;
-    secured(stream, server, url.tls.then_some(tls)).await
+    url.secured(stream, tls).await
 }
 
 /// Connects, logs in and opens the virtual host. Returns the broker's name and version too, and the
@@ -176,7 +157,7 @@ async fn log_in(config: &RabbitConfig) -> Result<(Wire, String, usize), Failure>
     let heartbeat = u16::try_from(HEARTBEAT.as_secs()).unwrap_or_default();
     let tune_ok = connection::TuneOk { channel_max: tune.channel_max, frame_max, heartbeat };
     wire.push_method(0, AMQPClass::Connection(connection::AMQPMethod::TuneOk(tune_ok)))?;
-    let virtual_host = short(&url.vhost)?;
+    let virtual_host = short(&config.vhost)?;
     let open = connection::AMQPMethod::Open(connection::Open { virtual_host });
     wire.push_method(0, AMQPClass::Connection(open))?;
     expect(&mut wire, |class| {
@@ -191,7 +172,8 @@ fn credentials(
     start: &connection::Start,
 ) -> Result<(&'static str, LongString), Failure> {
     let offered = start.mechanisms.to_string();
-    let (mechanism, response) = match (&config.url.user, &config.tls.identity) {
+    let login = config.url.user.as_ref().zip(config.url.password.as_ref());
+    let (mechanism, response) = match (login, &config.tls.identity) {
         (None, Some(_)) => ("EXTERNAL", String::new()),
         (Some((user, password)), _) => ("PLAIN", format!("\0{user}\0{}", password.expose_secret())),
         // RabbitMQ's own default, which it accepts from its own machine only.

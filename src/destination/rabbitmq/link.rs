@@ -77,15 +77,13 @@ pub(crate) struct RabbitLink {
 impl Link for RabbitLink {
     const THREAD: &'static str = "walpost-rabbit";
     type Source = RabbitSource;
-    /// No claim: RabbitMQ stores no position.
-    type Claim = ();
     type Batch = Batch;
     type Synced = Synced;
     type Done = Done;
 
     async fn open(
         source: &RabbitSource,
-        _claim: &(),
+        _claim: &str,
         _report: &(dyn Fn(Condition) + Sync),
     ) -> Result<(Self, Synced), Failure> {
         let config = source.read().map_err(Failure::Unusable)?;

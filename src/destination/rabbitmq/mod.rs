@@ -30,7 +30,6 @@ mod refused;
 mod routing_key;
 pub(super) mod settings;
 mod sink;
-mod url;
 mod window;
 mod wire;
 
@@ -50,7 +49,6 @@ pub(super) use message::tests::SAMPLE;
 pub(crate) use routing_key::RoutingKeyTemplate;
 use settings::{rabbit_config, rabbit_source};
 pub(crate) use sink::RabbitSink;
-pub(crate) use url::RabbitUrl;
 
 /// An exchange of RabbitMQ.
 pub(super) struct RabbitMq;
@@ -73,9 +71,7 @@ impl Destination for RabbitMq {
     }
 
     fn server(&self, config: &Config) -> Option<Server> {
-        let url = rabbit_config(config, &Environment::of_process()).ok()?.url;
-        let is_exposed = !url.tls && url.user.is_some();
-        Some(Server { address: url.address(), hosts: vec![url.host], is_exposed })
+        Some(rabbit_config(config, &Environment::of_process()).ok()?.url.server())
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

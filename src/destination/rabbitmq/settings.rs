@@ -1,11 +1,10 @@
 //! The settings of an exchange of RabbitMQ, as valid values.
 
-use secrecy::ExposeSecret as _;
-
 use crate::config::Kind::Text;
 use crate::config::{Config, ConfigError, Declared, Environment, Setting, declare_settings, row};
+use crate::destination::parts::server_url::{Form, ServerUrl};
 use crate::destination::parts::settings::{check_too_large, reread, tls_files};
-use crate::destination::rabbitmq::{RabbitConfig, RabbitSource, RabbitUrl, RoutingKeyTemplate};
+use crate::destination::rabbitmq::{RabbitConfig, RabbitSource, RoutingKeyTemplate};
 
 /// `[rabbitmq]`
 pub(in crate::destination) const DECLARED: Declared = Declared {
@@ -34,14 +33,28 @@ declare_settings! {
         .variable();
 }
 
+/// The form of URLs of RabbitMQ (<https://www.rabbitmq.com/docs/uri-spec>).
+const FORM: Form = Form {
+    schemes: [("amqp", 5672), ("amqps", 5671)],
+    text: "amqp://[user:password@]host[:port][/vhost], or amqps:// for TLS",
+};
+
 /// The configured broker and exchange.
 pub(crate) fn rabbit_config(
     config: &Config,
     environment: &Environment,
 ) -> Result<RabbitConfig, ConfigError> {
     let invalid = |setting, reason: &str| config.invalid(setting, &reason);
-    let url = config.current(URL, environment)?.unwrap_or_default();
-    let url = RabbitUrl::parse(url.expose_secret()).map_err(|error| invalid(URL, &error))?;
+    let url = ServerUrl::of(config, environment, (URL, &FORM))?;
+    if url.user.is_some() != url.password.is_some() {
+        return Err(invalid(URL, "its login has not both user and password"));
+    }
+    let vhost = url.path.clone().unwrap_or_else(|| "/".to_owned());
+    if vhost.is_empty() || vhost.len() > 255 {
+        let reason = "its virtual host has no name, or more than 255 bytes: write `/%2F` for the virtual host \
+                      `/`, or nothing";
+        return Err(invalid(URL, reason));
+    }
     let values = config.values();
     let exchange = values.parsed(EXCHANGE, exchange)?;
     let routing_key = values.parsed(ROUTING_KEY, str::parse::<RoutingKeyTemplate>)?;
@@ -60,6 +73,7 @@ pub(crate) fn rabbit_config(
     )?;
     Ok(RabbitConfig {
         url,
+        vhost,
         tls,
         exchange,
         routing_key,
@@ -100,7 +114,7 @@ mod tests {
         );
         let rabbit = rabbit_config(&config.expect("valid"), &Environment::default());
         let rabbit = rabbit.expect("it can be used");
-        assert_eq!((rabbit.url.host.as_str(), rabbit.url.vhost.as_str()), ("h", "eu"));
+        assert_eq!((rabbit.url.host.as_str(), rabbit.vhost.as_str()), ("h", "eu"));
         assert_eq!(rabbit.routing_key, "{topic}.{key}".parse().expect("a template"));
         assert_eq!((rabbit.exchange.as_str(), rabbit.tls.roots), ("orders", Some("ca.pem".into())));
         assert_eq!(rabbit.tls.identity, Some(("own.pem".into(), "own.key".into())));

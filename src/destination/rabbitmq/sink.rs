@@ -6,7 +6,9 @@ use super::config::{RabbitConfig, RabbitSource};
 use super::link::{Done, RabbitLink, Synced};
 use super::message::{Target, too_large};
 use crate::destination::parts::Failure;
-use crate::destination::parts::link::{Event, Linked, Producer};
+use crate::destination::parts::claims::Claims;
+use crate::destination::parts::link::{Event, Producer};
+use crate::destination::parts::linked::{Linked, Publisher};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Outlet, ProduceError, Refusal};
@@ -23,23 +25,17 @@ pub(super) const RABBITMQ: Peer = Peer {
     has_lanes: false,
 };
 
-/// The codes of the publish-error metric for records that no queue takes, and for those that are
-/// sent again.
-const REFUSED: &str = "refused";
+/// The code of the publish-error metric for records that are sent again.
 const RETRIED: &str = "nack";
 
 /// A batch of this many messages, or bytes, is sent at once.
 const MESSAGES_MAX: usize = 256;
 const BYTES_MAX: usize = 64 << 10;
 
-/// The only version of the claim: there is nothing to claim.
-const CLAIM: u64 = 0;
-
 /// An exchange of RabbitMQ.
 pub(crate) struct RabbitSink {
     target: Target,
-    producer: Producer<RabbitLink>,
-    open: Option<Synced>,
+    publisher: Publisher<RabbitLink, (), Synced>,
     /// The size of a payload that the broker accepts, as far as known, in bytes.
     size_max: u64,
 }
@@ -60,7 +56,8 @@ impl RabbitSink {
     }
 
     fn over(target: Target, producer: Producer<RabbitLink>) -> Self {
-        Self { target, producer, open: None, size_max: u64::MAX }
+        let publisher = Publisher::new(Claims::unclaimed(), producer);
+        Self { target, publisher, size_max: u64::MAX }
     }
 
     /// The connection is of no use any more.
@@ -70,18 +67,7 @@ impl RabbitSink {
             Failure::TooLarge { max, .. } => *max,
             _ => u64::MAX,
         };
-        self.open = None;
-        self.producer.asked();
-        if self.producer.in_flight == 0 {
-            return self.connect();
-        }
-        self.producer.metrics.publish_error(&self.target.exchange, failure.code());
-        self.producer.break_off(failure.to_string());
-    }
-
-    fn refused(&self, topic: &str, refusal: Refusal) -> Refusal {
-        self.producer.metrics.publish_error(topic, REFUSED);
-        refusal
+        self.publisher.failed(failure, &self.target.exchange);
     }
 }
 
@@ -92,79 +78,63 @@ impl Outlet for RabbitSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        let Some(open) = &self.open else {
-            self.connect();
-            return Err(ProduceError::Full);
-        };
+        self.publisher.connect();
+        let Some(open) = self.publisher.open() else { return Err(ProduceError::Full) };
         let size = record.value.map_or(0, <[u8]>::len) as u64;
         let built = match too_large(size, self.size_max) {
             Some(refusal) => Err(refusal),
             None => self.target.message((seq, position), record, open.frame_max),
         };
-        let message =
-            built.map_err(|refusal| ProduceError::Refused(self.refused(record.topic, refusal)))?;
-        let batch = self.producer.batch.get_or_insert_default();
-        batch.bytes += message.frames.len();
-        batch.messages.push(message);
-        let is_full = batch.messages.len() >= MESSAGES_MAX || batch.bytes >= BYTES_MAX;
-        self.producer.in_flight += 1;
-        if is_full {
-            self.producer.flush();
-        }
-        crate::crash_points::point!("produced");
-        Ok(())
+        let refused = |refusal| self.publisher.producer.refused(record.topic, refusal);
+        let message = built.map_err(|refusal| ProduceError::Refused(refused(refusal)))?;
+        self.publisher.add(|_, batch| {
+            let batch = batch.get_or_insert_default();
+            batch.bytes += message.frames.len();
+            batch.messages.push(message);
+            batch.messages.len() >= MESSAGES_MAX || batch.bytes >= BYTES_MAX
+        })
     }
 
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         match too_large(bytes, self.size_max) {
             None => Ok(()),
-            Some(refusal) => Err(self.refused(topic, refusal)),
+            Some(refusal) => Err(self.publisher.producer.refused(topic, refusal)),
         }
     }
 }
 
 impl Linked for RabbitSink {
     type Link = RabbitLink;
+    type Last = ();
+    type Open = Synced;
 
     const PEER: &'static Peer = &RABBITMQ;
 
     const IS_FENCED_BY_STATE: bool = false;
 
-    fn producer(&self) -> &Producer<RabbitLink> {
-        &self.producer
+    fn publisher(&self) -> &Publisher<RabbitLink, (), Synced> {
+        &self.publisher
     }
 
-    fn producer_mut(&mut self) -> &mut Producer<RabbitLink> {
-        &mut self.producer
+    fn publisher_mut(&mut self) -> &mut Publisher<RabbitLink, (), Synced> {
+        &mut self.publisher
     }
 
     fn happened(&mut self, event: Event<RabbitLink>) {
+        let producer = &mut self.publisher.producer;
         match event {
-            Event::Synced(synced) => {
-                self.producer.asked();
-                self.open = Some(synced);
-            }
-            Event::Done(Done::Delivered(tally), at) => self.producer.delivered(&tally, at),
+            Event::Synced(synced) => self.publisher.begin((), synced),
+            Event::Done(Done::Delivered(tally), at) => producer.delivered(&tally, at),
             Event::Done(Done::Suspect { seq, topic, refusal }, at) => {
-                self.producer.metrics.publish_error(&topic, REFUSED);
-                self.producer.in_flight -= 1;
-                self.producer.reports.push(Report { seq, outcome: Outcome::Suspect(refusal), at });
+                let outcome = Outcome::Suspect(producer.refused(&topic, refusal));
+                producer.in_flight -= 1;
+                producer.reports.push(Report { seq, outcome, at });
             }
             Event::Done(Done::Retried { topic }, _) => {
-                self.producer.metrics.publish_error(&topic, RETRIED);
+                producer.metrics.publish_error(&topic, RETRIED);
             }
             Event::Failed(failure) => self.failed(&failure),
         }
-    }
-
-    fn connect(&mut self) {
-        if self.open.is_none() && self.producer.may_ask(CLAIM) {
-            self.producer.ask(CLAIM, ());
-        }
-    }
-
-    fn forget_sent(&mut self) {
-        self.open = None;
     }
 }
 
@@ -175,86 +145,58 @@ mod tests {
     use super::super::link::Batch;
     use super::*;
     use crate::destination::parts::link::Order;
-    use crate::lsn::Lsn;
+    use crate::destination::parts::linked::tests::{Tried, at, cases, record};
     use crate::outlet::Ground;
-    use crate::record::Headers;
-    use crate::sink::{Condition, Sink as _};
+    use crate::sink::Sink as _;
 
-    /// A sink whose worker is the test.
-    fn sink() -> (RabbitSink, UnboundedReceiver<Order<RabbitLink>>) {
-        let (producer, received) = Producer::without_thread(Arc::default());
-        let target = Target {
-            exchange: "o".to_owned(),
-            template: "{topic}".parse().expect("a template"),
-            dead_letters: "dead".to_owned(),
-        };
-        (RabbitSink::over(target, producer), received)
+    impl Tried for RabbitSink {
+        const KEEPS_LAST: bool = false;
+
+        fn made() -> (Self, UnboundedReceiver<Order<RabbitLink>>) {
+            let (producer, received) = Producer::without_thread(Arc::default());
+            let target = Target {
+                exchange: "o".to_owned(),
+                template: "{topic}".parse().expect("a template"),
+                dead_letters: "dead".to_owned(),
+            };
+            (Self::over(target, producer), received)
+        }
+
+        fn synced(_last: Option<u64>) -> Synced {
+            Synced { frame_max: 4096 }
+        }
+
+        fn seqs(batch: Batch) -> Vec<Seq> {
+            batch.messages.iter().map(|message| message.seq).collect()
+        }
+    }
+
+    cases! {
+        RabbitSink:
+        nothing_is_sent_behind_lost_records_until_they_are_produced_again
     }
 
     fn produce(sink: &mut RabbitSink, lsn: u64, value: &[u8]) -> Result<(), ProduceError> {
-        let record = Record {
-            topic: "t",
-            partition: None,
-            key: None,
-            value: Some(value),
-            timestamp_ms: None,
-            headers: Headers::new(),
-        };
-        let position = EventPosition { commit_lsn: Lsn::new(lsn), ordinal: 0 };
-        sink.produce(Seq::new(lsn), position, &record)
-    }
-
-    fn connect(sink: &mut RabbitSink) {
-        sink.producer.happened(Event::Synced(Synced { frame_max: 4096 }));
-        sink.take_reports(&mut Vec::new());
-    }
-
-    #[test]
-    fn nothing_is_published_behind_lost_messages_until_they_are_produced_again() {
-        let (mut sink, mut received) = sink();
-        assert_eq!(produce(&mut sink, 1, b"v"), Err(ProduceError::Full), "it is not connected");
-        assert!(matches!(received.try_recv(), Ok(Order::Connect { .. })));
-        connect(&mut sink);
-        assert_eq!(produce(&mut sink, 1, b"v"), Ok(()));
-        sink.take_reports(&mut Vec::new());
-        assert!(matches!(received.try_recv(), Ok(Order::Send { .. })));
-        sink.producer.happened(Event::Failed(Failure::Unreachable("gone".to_owned())));
-        assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
-        assert_eq!(produce(&mut sink, 2, b"v"), Err(ProduceError::Full));
-        assert!(received.try_recv().is_err(), "it would be published behind 1");
-        let replaced = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        replaced.block_on(sink.replace_producer()).expect("replaced");
-        assert!(matches!(received.try_recv(), Ok(Order::Close)));
-        assert_eq!(produce(&mut sink, 1, b"v"), Err(ProduceError::Full));
-        assert!(matches!(received.try_recv(), Ok(Order::Connect { .. })));
-        connect(&mut sink);
-        assert_eq!((produce(&mut sink, 1, b"v"), produce(&mut sink, 2, b"v")), (Ok(()), Ok(())));
-        sink.take_reports(&mut Vec::new());
-        let Ok(Order::Send { batch: Batch { messages, .. }, .. }) = received.try_recv() else {
-            panic!("both")
-        };
-        assert_eq!(messages.len(), 2);
+        sink.produce(Seq::new(lsn), at(lsn), &Record { value: Some(value), ..record("t") })
     }
 
     #[test]
     fn size_that_the_broker_has_named_is_kept_to() {
-        let (mut sink, _received) = sink();
-        sink.take_conditions();
-        connect(&mut sink);
+        let (mut sink, _received) = RabbitSink::opened();
         assert_eq!(produce(&mut sink, 1, b"12345678"), Ok(()));
         let failure = Failure::TooLarge { max: 7, reason: "message size 8".to_owned() };
-        sink.producer.happened(Event::Failed(failure));
+        sink.happens(Event::Failed(failure));
+        sink.replaced();
         sink.take_conditions();
-        let replaced = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        replaced.block_on(sink.replace_producer()).expect("replaced");
-        sink.take_conditions();
-        connect(&mut sink);
+        sink.happens(Event::Synced(RabbitSink::synced(None)));
         let refused = produce(&mut sink, 1, b"12345678");
         let Err(ProduceError::Refused(refusal)) = refused else { panic!("{refused:?}") };
         assert_eq!(refusal.ground, Ground::Size);
         assert_eq!(sink.admits("t", 8).map_err(|refusal| refusal.ground), Err(Ground::Size));
         assert_eq!(produce(&mut sink, 2, b"1234567"), Ok(()));
-        sink.producer.happened(Event::Failed(Failure::Unreachable("restarted".to_owned())));
+        sink.publisher
+            .producer
+            .happened(Event::Failed(Failure::Unreachable("restarted".to_owned())));
         sink.take_conditions();
         assert_eq!(sink.admits("t", 8), Ok(()), "it may accept more now");
     }

@@ -1,14 +1,16 @@
 //! The configuration of the sink, and where it is read again.
 
-use super::url::RedisUrl;
 use crate::destination::parts::Reread;
 use crate::destination::parts::dial::Tls;
+use crate::destination::parts::server_url::ServerUrl;
 
 /// The server, and the streams on it.
 #[derive(Debug, Clone)]
 pub(crate) struct RedisConfig {
     /// The server.
-    pub url: RedisUrl,
+    pub url: ServerUrl,
+    /// The database on it.
+    pub database: i64,
     /// How TLS is set up, if the URL asks for it.
     pub tls: Tls,
     /// The stream.

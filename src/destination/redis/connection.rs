@@ -1,20 +1,14 @@
 //! A connection to Redis: login and database.
 
-use std::time::Duration;
-
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
 use secrecy::ExposeSecret as _;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use super::config::RedisConfig;
 use super::failure::CLUSTER;
 use crate::destination::parts::Failure;
-use crate::destination::parts::dial::{Stream, dial, secured};
-
-/// Timeout for TLS and login.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::destination::parts::dial::Stream;
 
 /// An open connection. It is closed on drop, whatever is in flight.
 pub(crate) struct Connection {
@@ -60,26 +54,13 @@ pub(crate) async fn connect(config: &RedisConfig) -> Result<Connection, Failure>
 
 async fn log_in(config: &RedisConfig) -> Result<Connection, Failure> {
     let url = &config.url;
-    let silent = || {
-        let scheme = if url.tls { "rediss" } else { "redis" };
-        Failure::Unreachable(format!(
-            "{} accepts connections and does not answer within {LOGIN_TIMEOUT:?} ({scheme}:// may be \
-             the wrong scheme for this port)",
-            url.address()
-        ))
-    };
-    let server = (&*url.host, url.port);
-    let stream = dial(server).await?;
-    let opened = async {
-        let stream = secured(stream, server, url.tls.then_some(&config.tls)).await?;
-        open(config, stream).await
-    };
-    timeout(LOGIN_TIMEOUT, opened).await.unwrap_or_else(|_| Err(silent()))
+    let stream = url.dial().await?;
+    url.answers(async { open(config, url.secured(stream, &config.tls).await?).await }).await
 }
 
 async fn open(config: &RedisConfig, stream: Box<dyn Stream>) -> Result<Connection, Failure> {
     let url = &config.url;
-    let mut info = RedisConnectionInfo::default().set_db(url.database).set_skip_set_lib_name();
+    let mut info = RedisConnectionInfo::default().set_db(config.database).set_skip_set_lib_name();
     if let Some(user) = &url.user {
         info = info.set_username(user);
     }

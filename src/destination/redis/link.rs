@@ -54,8 +54,6 @@ type Sent = Pin<Box<dyn Future<Output = (Batch, Result<(), Failure>)> + Send>>;
 impl Link for RedisLink {
     const THREAD: &'static str = "walpost-redis";
     type Source = RedisSource;
-    /// The claim of the state key.
-    type Claim = String;
     type Batch = Batch;
     type Synced = Synced;
     /// A batch is in the stream, and as durable as configured.
@@ -63,7 +61,7 @@ impl Link for RedisLink {
 
     async fn open(
         source: &RedisSource,
-        claim: &String,
+        claim: &str,
         report: &(dyn Fn(Condition) + Sync),
     ) -> Result<(Self, Synced), Failure> {
         open(source, claim, report).await

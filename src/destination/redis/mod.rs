@@ -28,7 +28,6 @@ mod script;
 pub(super) mod settings;
 mod sink;
 mod state;
-mod url;
 
 use std::sync::Arc;
 
@@ -54,7 +53,6 @@ use script::{adopt, open, write_state};
 use settings::{redis_config, redis_source};
 pub(crate) use sink::RedisSink;
 use state::redis_state;
-pub(crate) use url::RedisUrl;
 
 /// A stream of a Redis server.
 pub(super) struct Redis;
@@ -78,9 +76,7 @@ impl Destination for Redis {
     }
 
     fn server(&self, config: &Config) -> Option<Server> {
-        let url = redis_config(config, &Environment::of_process()).ok()?.url;
-        let is_exposed = !url.tls && url.password.is_some();
-        Some(Server { address: url.address(), hosts: vec![url.host], is_exposed })
+        Some(redis_config(config, &Environment::of_process()).ok()?.url.server())
     }
 
     fn description(&self, config: &Config) -> Description {

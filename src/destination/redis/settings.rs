@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use secrecy::ExposeSecret as _;
-
 use crate::config::Kind::{Number, Text};
 use crate::config::{Config, ConfigError, Declared, Environment, declare_settings, row};
+use crate::destination::parts::server_url::{Form, ServerUrl};
 use crate::destination::parts::settings::{self, check_too_large, reread, tls_files};
 use crate::destination::redis::owner_key;
-use crate::destination::redis::{RedisConfig, RedisSource, RedisUrl};
+use crate::destination::redis::{RedisConfig, RedisSource};
 use crate::relay::StateSettings;
 
 /// `[redis]`
@@ -39,6 +38,11 @@ declare_settings! {
         .variable();
 }
 
+const FORM: Form = Form {
+    schemes: [("redis", 6379), ("rediss", 6379)],
+    text: "redis://[[user]:password@]host[:port][/database], or rediss:// for TLS",
+};
+
 /// A write of the position that takes this long counts as failing.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -66,8 +70,13 @@ pub(crate) fn redis_config(
     config: &Config,
     environment: &Environment,
 ) -> Result<RedisConfig, ConfigError> {
-    let url = config.current(URL, environment)?.unwrap_or_default();
-    let url = RedisUrl::parse(url.expose_secret()).map_err(|error| config.invalid(URL, &error))?;
+    let url = ServerUrl::of(config, environment, (URL, &FORM))?;
+    let invalid = |reason: &str| config.invalid(URL, &reason);
+    if url.user.is_some() && url.password.is_none() {
+        return Err(invalid("it has a user without a password: write redis://:password@host"));
+    }
+    let database = url.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("0");
+    let database = database.parse::<u32>().map_err(|_| invalid("the database is not a number"))?;
     let (values, dead_letters) = (config.values(), &config.poison.dead_letter_topic);
     if dead_letters == stream_of(config) {
         let reason = "dead letters go to a stream of this name (poison.dead_letter_topic): name \
@@ -83,6 +92,7 @@ pub(crate) fn redis_config(
     )?;
     Ok(RedisConfig {
         url,
+        database: i64::from(database),
         tls,
         stream: values.parsed(STREAM, stream)?,
         dead_letters: dead_letters.clone(),

@@ -9,15 +9,15 @@ use super::entry_id::EntryId;
 use super::link::{RedisLink, Synced};
 use super::script::FIELDS_MAX;
 use crate::destination::parts::Failure;
-use crate::destination::parts::chained::Chained;
 use crate::destination::parts::claims::Claims;
-use crate::destination::parts::link::{Event, Linked, Producer};
+use crate::destination::parts::link::{Event, Producer};
+use crate::destination::parts::linked::{Linked, Publisher};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
 use crate::position::EventPosition;
 use crate::record::Record;
-use crate::sink::{Condition, Outcome, Peer, Report, SinkError};
+use crate::sink::{Condition, Peer, SinkError};
 
 /// Redis.
 pub(super) const REDIS: Peer = Peer {
@@ -35,19 +35,16 @@ const VALUE_MAX: u64 = 512 << 20;
 /// lengths take.
 const ENTRY_MAX: u64 = (1 << 30) - (1 << 20);
 
-/// The code of the publish-error metric for records that are refused before they are sent.
-const REFUSED: &str = "refused";
-
 /// A stream on a Redis server.
 pub(crate) struct RedisSink {
     keys: Keys,
-    chained: Chained<RedisLink, EntryId, Chain>,
+    publisher: Publisher<RedisLink, EntryId, Chain>,
     /// The size of a value that the server accepts, as far as known, in bytes.
     value_max: u64,
 }
 
 /// What is there, and what was sent, over the current connection.
-struct Chain {
+pub(crate) struct Chain {
     synced: Synced,
     /// The id of the last event that was sent.
     tail: EntryId,
@@ -72,13 +69,13 @@ impl RedisSink {
     }
 
     fn over(keys: Keys, claims: Claims<EntryId>, producer: Producer<RedisLink>) -> Self {
-        Self { keys, chained: Chained::new(claims, producer), value_max: VALUE_MAX }
+        Self { keys, publisher: Publisher::new(claims, producer), value_max: VALUE_MAX }
     }
 
     fn synced(&mut self, synced: Synced) {
-        let acknowledged = self.chained.claims.last();
+        let acknowledged = self.publisher.claims.last();
         if synced.last < acknowledged {
-            self.chained.producer.conditions.push(Condition::Regressed(format!(
+            self.publisher.producer.conditions.push(Condition::Regressed(format!(
                 "the last event in stream {} has id {}, and Redis has acknowledged {acknowledged}",
                 self.keys.stream, synced.last
             )));
@@ -87,12 +84,12 @@ impl RedisSink {
         if let Some(value_max) = synced.value_max {
             self.value_max = value_max.min(VALUE_MAX);
         }
-        self.chained.begin(synced.last, Chain { tail: synced.last, synced });
+        self.publisher.begin(synced.last, Chain { tail: synced.last, synced });
     }
 
     fn added(&mut self, batch: &Batch, at: Instant) {
-        self.chained.claims.set_last(batch.last);
-        self.chained.producer.delivered(&batch.tally, at);
+        self.publisher.claims.set_last(batch.last);
+        self.publisher.producer.delivered(&batch.tally, at);
     }
 
     /// The connection is of no use any more.
@@ -100,7 +97,7 @@ impl RedisSink {
         if let Failure::TooLarge { max, .. } = failure {
             self.value_max = self.value_max.min(*max);
         }
-        self.chained.failed(failure, &self.keys.stream);
+        self.publisher.failed(failure, &self.keys.stream);
     }
 
     /// Why a record cannot be an entry.
@@ -136,14 +133,14 @@ impl Outlet for RedisSink {
         position: EventPosition,
         record: &Record<'_>,
     ) -> Result<(), ProduceError> {
-        self.chained.connect();
-        let Some(chain) = self.chained.chain() else { return Err(ProduceError::Full) };
+        self.publisher.connect();
+        let Some(chain) = self.publisher.open() else { return Err(ProduceError::Full) };
         let Some(id) = EntryId::of(chain.synced.generation, position) else {
             return Err(ProduceError::Broken(format!("{position} is too high for an entry's id")));
         };
         let at = Instant::now();
         if id <= chain.synced.last {
-            self.chained.producer.reports.push(Report { seq, outcome: Outcome::Delivered, at });
+            self.publisher.is_there(seq, at);
             return Ok(());
         }
         if id <= chain.tail {
@@ -151,24 +148,17 @@ impl Outlet for RedisSink {
         }
         let bytes = (largest(record), record.bytes() as u64);
         if let Some(refusal) = self.refusal(bytes, fields(record)) {
-            self.chained.producer.metrics.publish_error(record.topic, REFUSED);
+            let refusal = self.publisher.producer.refused(record.topic, refusal);
             return Err(ProduceError::Refused(refusal));
         }
-        let Chained { producer, chain: Some((_, chain)), .. } = &mut self.chained else {
-            return Err(ProduceError::Full);
-        };
-        let batch = producer
-            .batch
-            .get_or_insert_with(|| Batch::new(&self.keys, &chain.synced.writer, chain.tail, at));
-        batch.push(seq, id, record, record.topic == self.keys.dead_letters);
-        chain.tail = id;
-        let is_full = batch.is_full();
-        producer.in_flight += 1;
-        if is_full {
-            producer.flush();
-        }
-        crate::crash_points::point!("produced");
-        Ok(())
+        let keys = &self.keys;
+        self.publisher.add(|chain, batch| {
+            let new = || Batch::new(keys, &chain.synced.writer, chain.tail, at);
+            let batch = batch.get_or_insert_with(new);
+            batch.push(seq, id, record, record.topic == keys.dead_letters);
+            chain.tail = id;
+            batch.is_full()
+        })
     }
 
     /// One order for all: an entry that is added before an earlier one makes that one count as added.
@@ -179,17 +169,19 @@ impl Outlet for RedisSink {
 
 impl Linked for RedisSink {
     type Link = RedisLink;
+    type Last = EntryId;
+    type Open = Chain;
 
     const PEER: &'static Peer = &REDIS;
 
     const IS_FENCED_BY_STATE: bool = true;
 
-    fn producer(&self) -> &Producer<RedisLink> {
-        &self.chained.producer
+    fn publisher(&self) -> &Publisher<RedisLink, EntryId, Chain> {
+        &self.publisher
     }
 
-    fn producer_mut(&mut self) -> &mut Producer<RedisLink> {
-        &mut self.chained.producer
+    fn publisher_mut(&mut self) -> &mut Publisher<RedisLink, EntryId, Chain> {
+        &mut self.publisher
     }
 
     fn happened(&mut self, event: Event<RedisLink>) {
@@ -199,14 +191,6 @@ impl Linked for RedisSink {
             Event::Failed(failure) => self.failed(&failure),
         }
     }
-
-    fn connect(&mut self) {
-        self.chained.connect();
-    }
-
-    fn forget_sent(&mut self) {
-        self.chained.chain = None;
-    }
 }
 
 #[cfg(test)]
@@ -214,117 +198,41 @@ mod tests {
     use tokio::sync::mpsc::UnboundedReceiver;
 
     use super::*;
-    use crate::destination::parts::claims::Claims;
     use crate::destination::parts::link::Order;
-    use crate::lsn::Lsn;
-    use crate::record::Headers;
-    use crate::sink::Sink as _;
+    use crate::destination::parts::linked::tests::{Tried, at, cases};
 
-    /// A sink whose worker is the test.
-    fn sink() -> (RedisSink, UnboundedReceiver<Order<RedisLink>>) {
-        let (producer, received) = Producer::without_thread(Arc::default());
-        let text = |text: &str| text.to_owned();
-        let keys = Keys {
-            stream: text("s"),
-            state: text("walpost:{s}"),
-            dead_letters: text("dead"),
-            maxlen: String::new(),
-        };
-        (RedisSink::over(keys, Claims::default(), producer), received)
-    }
+    impl Tried for RedisSink {
+        const KEEPS_LAST: bool = true;
 
-    fn at(lsn: u64) -> EventPosition {
-        EventPosition { commit_lsn: Lsn::new(lsn), ordinal: 0 }
-    }
+        fn made() -> (Self, UnboundedReceiver<Order<RedisLink>>) {
+            let (producer, received) = Producer::without_thread(Arc::default());
+            let text = |text: &str| text.to_owned();
+            let keys = Keys {
+                stream: text("s"),
+                state: text("walpost:{s}"),
+                dead_letters: text("dead"),
+                maxlen: String::new(),
+            };
+            (Self::over(keys, Claims::default(), producer), received)
+        }
 
-    fn produce(sink: &mut RedisSink, lsn: u64) -> Result<(), ProduceError> {
-        let record = Record {
-            topic: "t",
-            partition: None,
-            key: None,
-            value: Some(b"v"),
-            timestamp_ms: None,
-            headers: Headers::new(),
-        };
-        sink.produce(Seq::new(lsn), at(lsn), &record)
-    }
+        fn synced(last: Option<u64>) -> Synced {
+            let last = last.map(|lsn| EntryId::of(1, at(lsn)).expect("an id"));
+            let last = last.unwrap_or_default();
+            Synced { writer: "w".into(), generation: 1, last, value_max: None }
+        }
 
-    fn synced(sink: &mut RedisSink, last: EntryId) {
-        let synced = Synced { writer: "w".into(), generation: 1, last, value_max: None };
-        sink.chained.producer.happened(Event::Synced(synced));
-        sink.take_reports(&mut Vec::new());
-    }
-
-    fn is_sync(received: &mut UnboundedReceiver<Order<RedisLink>>) -> bool {
-        matches!(received.try_recv(), Ok(Order::Connect { .. }))
-    }
-
-    #[test]
-    fn nothing_is_added_behind_lost_entries_until_they_are_produced_again() {
-        let (mut sink, mut received) = sink();
-        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full), "the state key is not open");
-        sink.chained.claims.set("c".to_owned());
-        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
-        assert!(is_sync(&mut received));
-        synced(&mut sink, EntryId::default());
-        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
-        let mut reports = Vec::new();
-        sink.take_reports(&mut reports);
-        assert!(matches!(received.try_recv(), Ok(Order::Send { .. })) && reports.is_empty());
-        let failure = Failure::Unreachable("gone".to_owned());
-        sink.chained.producer.happened(Event::Failed(failure));
-        assert_eq!(sink.take_conditions(), [Condition::Broken("gone".to_owned())]);
-        assert_eq!(produce(&mut sink, 3), Err(ProduceError::Full));
-        assert!(!is_sync(&mut received), "it would be added behind 1 and 2");
-        let replaced = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        replaced.block_on(sink.replace_producer()).expect("replaced");
-        assert!(matches!(received.try_recv(), Ok(Order::Close)));
-        assert_eq!(produce(&mut sink, 1), Err(ProduceError::Full));
-        assert!(is_sync(&mut received));
-        // The first was added, and its answer was lost.
-        synced(&mut sink, EntryId::of(1, at(1)).expect("an id"));
-        assert_eq!((produce(&mut sink, 1), produce(&mut sink, 2)), (Ok(()), Ok(())));
-        sink.take_reports(&mut reports);
-        let seqs: Vec<_> = reports.iter().map(|report| report.seq).collect();
-        assert_eq!(seqs, [Seq::new(1)]);
-        let Ok(Order::Send { batch, .. }) = received.try_recv() else { panic!("the second") };
-        assert_eq!(batch.tally.seqs, [Seq::new(2)]);
-    }
-
-    /// Nothing may be added before a refused event, so there are no lanes.
-    #[test]
-    fn entry_that_is_refused_for_an_unknown_reason_is_a_suspect() {
-        for is_known in [true, false] {
-            let (mut sink, _received) = sink();
-            sink.chained.claims.set("c".to_owned());
-            sink.take_conditions();
-            synced(&mut sink, EntryId::default());
-            assert_eq!(produce(&mut sink, 1), Ok(()));
-            let (seq, reason) = (Some(Seq::new(1)), "because".to_owned());
-            let failure = Failure::Record { number: 0, seq, is_known, reason };
-            sink.chained.producer.happened(Event::Failed(failure));
-            let mut reports = Vec::new();
-            sink.take_reports(&mut reports);
-            let outcomes: Vec<_> = reports.into_iter().map(|report| report.outcome).collect();
-            match outcomes.as_slice() {
-                [Outcome::Refused(refusal)] if is_known => assert_eq!(refusal.reason, "because"),
-                [Outcome::Suspect(refusal)] if !is_known => assert_eq!(refusal.reason, "because"),
-                _ => panic!("{outcomes:?}"),
-            }
+        fn seqs(batch: Batch) -> Vec<Seq> {
+            batch.tally.seqs
         }
     }
 
-    #[test]
-    fn entries_that_were_acknowledged_and_are_gone_are_reported() {
-        let (mut sink, _received) = sink();
-        sink.chained.claims.set("c".to_owned());
-        sink.take_conditions();
-        synced(&mut sink, EntryId::of(1, at(7)).expect("an id"));
-        assert_eq!(sink.take_conditions(), []);
-        sink.chained.chain = None;
-        sink.take_conditions();
-        synced(&mut sink, EntryId::of(1, at(6)).expect("an id"));
-        let conditions = sink.take_conditions();
-        assert!(matches!(conditions.as_slice(), [Condition::Regressed(_)]), "{conditions:?}");
+    // Nothing may be added before a refused event, so there are no lanes.
+    cases! {
+        RedisSink:
+        nothing_is_sent_behind_lost_records_until_they_are_produced_again
+        record_that_is_refused_for_an_unknown_reason_is_a_suspect
+        records_that_were_acknowledged_and_are_gone_are_reported
+        claim_that_was_set_since_outlives_a_fenced_connection
     }
 }
