@@ -114,10 +114,8 @@ async fn fix_for_an_unconvertible_message_skips_only_that_message() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fix_skips_nothing_that_was_waiting_for_kafka() {
     let kafka = Kafka::start().await;
-    let fixture = without_encoding(Major::V15, &kafka.bootstrap())
-        .await
-        .option("--in-flight-bytes", "64KiB")
-        .option("--drain-timeout", "2s");
+    let fixture =
+        without_encoding(Major::V15, &kafka.bootstrap()).await.option("--in-flight-bytes", "64KiB");
     let walpost = fixture.run().await;
     fixture.postgres.execute(&row("first", "'p'")).await;
     fixture.confirmed(SHORT_TIMEOUT).await;

@@ -106,11 +106,11 @@ fn way_out(text: &str) -> String {
 /// What is before the row is in no topic yet when walpost meets it.
 async fn fix_skips_nothing(report: CaseReport) {
     let kafka = Kafka::start().await;
-    let fixture = with_brokers(&kafka.bootstrap()).await.option("--drain-timeout", "2s");
+    let fixture = with_brokers(&kafka.bootstrap()).await;
     let row = |id: &str, payload: &str| {
         format!("INSERT INTO public.outbox VALUES ('{id}', 'order', 'k', 'e', {payload})")
     };
-    let walpost = fixture.run().await;
+    let walpost = fixture.run_with(&["--drain-timeout", "2s"]).await;
     fixture.postgres.execute(&row("first", "'p'")).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     kafka.kill9().await;
