@@ -49,7 +49,7 @@ pub(crate) async fn relay_until(
     environment: &Environment,
 ) -> anyhow::Result<Summary> {
     let config = Config::load(&Flags::new(file), environment)?;
-    let walpost = Walpost::new(&config, environment)?;
+    let walpost = Walpost::new(&config)?;
     let stop = walpost.stop_handle();
     // Other tasks can share the runtime: walpost does not block its thread while it streams. On a thread of
     // its own it takes less CPU after `walpost.on_own_thread()`.

@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use secrecy::ExposeSecret;
 
-use crate::config::{
-    CatchUpMode, Config, ConfigError, Environment, Setting, is_typed, outbox, profile,
-};
+use crate::config::{CatchUpMode, Config, ConfigError, Setting, is_typed, outbox, profile};
 use crate::conninfo::ConnInfo;
 use crate::destination::kafka::no_creation;
 use crate::destination::{self, Context, Opened};
@@ -26,12 +24,9 @@ pub use crate::destination::AssemblyError;
 
 /// Builds a relay from the configured outbox to the configured destination, and the handle that stops it.
 /// Nothing connects before [`Relay::run`].
-pub(crate) fn relay(
-    config: &Config,
-    environment: &Environment,
-) -> Result<(Relay<SourceConfig>, StopHandle), AssemblyError> {
-    let source = source(config, environment)?;
-    relay_from(source, None, config, environment)
+pub(crate) fn relay(config: &Config) -> Result<(Relay<SourceConfig>, StopHandle), AssemblyError> {
+    let source = source(config)?;
+    relay_from(source, None, config)
 }
 
 /// The same for rows that the slot does not send, until all are published.
@@ -39,10 +34,9 @@ pub(crate) fn row_relay(
     source: RowSource,
     rows: UnfinishedRows,
     config: &Config,
-    environment: &Environment,
 ) -> Result<(Relay<RowSource>, StopHandle), AssemblyError> {
     let until = Until::Lsn(rows.next);
-    let (relay, stop) = relay_from(source, Some(rows), config, environment)?;
+    let (relay, stop) = relay_from(source, Some(rows), config)?;
     Ok((relay.until(until), stop))
 }
 
@@ -50,11 +44,10 @@ fn relay_from<P: Source>(
     source: P,
     rows: Option<UnfinishedRows>,
     config: &Config,
-    environment: &Environment,
 ) -> Result<(Relay<P>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
-    let context = Context { config, environment, metrics: Arc::clone(&metrics), rows };
+    let context = Context { config, metrics: Arc::clone(&metrics), rows };
     let Opened { sink, state, is_exactly_once } = destination::of(config).open(&context)?;
     let core = if is_exactly_once { core.exactly_once() } else { core };
     let (handle, stop) = stop_channel();
@@ -69,14 +62,11 @@ fn relay_from<P: Source>(
 }
 
 /// The configured source.
-pub(crate) fn source(
-    config: &Config,
-    environment: &Environment,
-) -> Result<SourceConfig, ConfigError> {
+pub(crate) fn source(config: &Config) -> Result<SourceConfig, ConfigError> {
     // A connection string that is invalid from the start is reported as a configuration error.
-    conninfo(config, environment)?;
-    let (config_then, environment) = (config.clone(), environment.clone());
-    let resolve = move || conninfo(&config_then, &environment).map_err(|error| error.to_string());
+    conninfo(config)?;
+    let config_then = config.clone();
+    let resolve = move || conninfo(&config_then).map_err(|error| error.to_string());
     Ok(SourceConfig {
         conninfo: ConnInfoSource::new(resolve),
         slot: config.source.slot.clone(),
@@ -98,10 +88,10 @@ pub(crate) fn source(
 
 /// The configured connection string, resolved as libpq does; files are read now.
 #[doc(hidden)]
-pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, ConfigError> {
-    let url = config.source_url(environment)?;
+pub fn conninfo(config: &Config) -> Result<ConnInfo, ConfigError> {
+    let url = config.source_url()?;
     let text = url.as_ref().map(ExposeSecret::expose_secret);
-    ConnInfo::resolve(text, &|name| environment.variable(name))
+    ConnInfo::resolve(text, &|name| config.environment().variable(name))
         .map_err(|error| config.invalid(Setting::SOURCE_URL, &error))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::assembly::{self, AssemblyError};
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::relay::{Relay, RelayError, StopHandle, Summary, Until};
 use crate::sink::Reloader;
@@ -19,14 +19,14 @@ pub struct Walpost {
 
 impl Walpost {
     /// Creates it; nothing connects before [`Walpost::run`]. Call it within a Tokio runtime. Files and
-    /// variables of `environment` are read again at each connect.
+    /// variables of its environment are read again at each connect.
     ///
     /// # Errors
     ///
     /// A value of the configuration that cannot be used, with the place where it was set.
-    pub fn new(config: &Config, environment: &Environment) -> Result<Self, AssemblyError> {
+    pub fn new(config: &Config) -> Result<Self, AssemblyError> {
         install_crypto_provider();
-        let (relay, stop) = assembly::relay(config, environment)?;
+        let (relay, stop) = assembly::relay(config)?;
         Ok(Self { relay, stop })
     }
 

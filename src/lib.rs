@@ -107,7 +107,7 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let environment = Environment::of_process();
 //! let config = Config::load(&Flags::new(Some("walpost.toml".into())), &environment)?;
-//! let walpost = Walpost::new(&config, &environment)?;
+//! let walpost = Walpost::new(&config)?;
 //! let stop = walpost.stop_handle();
 //! tokio::spawn(async move {
 //!     let _ = tokio::signal::ctrl_c().await;

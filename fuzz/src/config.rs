@@ -19,7 +19,7 @@ pub fn config(input: &[u8]) {
             let errors = [
                 walpost::config::profile(&config).map(drop).err(),
                 assembly::core(&config).map(drop).err(),
-                assembly::conninfo(&config, &environment).map(drop).err(),
+                assembly::conninfo(&config).map(drop).err(),
             ];
             for error in errors.into_iter().flatten() {
                 assert!(!error.to_string().is_empty());

@@ -4,7 +4,7 @@ use super::args::AdoptArguments;
 use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration};
 use crate::assembly;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::lsn::Lsn;
 use crate::state::{State, unix_ms};
 use crate::tools::setup::{AdoptError, Positions, Wanted};
@@ -128,7 +128,7 @@ pub(super) async fn positions(
     command: &str,
     create: bool,
 ) -> Result<Positions, Exit> {
-    let conninfo = assembly::conninfo(config, &Environment::of_process()).map_err(|error| {
+    let conninfo = assembly::conninfo(config).map_err(|error| {
         complain(&error.to_string());
         Exit::Config
     })?;

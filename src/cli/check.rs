@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::stdout::{complain, print, with_flags_of_this};
 use super::{Exit, block_on, configuration};
 use crate::assembly;
-use crate::config::{Environment, Flags};
+use crate::config::Flags;
 use crate::excerpt::at_most;
 use crate::findings::{Finding, Findings, Fix, Level};
 use crate::tools::check;
@@ -14,13 +14,12 @@ use crate::tools::check;
 const MOST: usize = 4000;
 
 pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
-    let environment = Environment::of_process();
     let config = match configuration(flags) {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    let parts = assembly::source(&config, &environment).and_then(|source| {
-        let conninfo = assembly::conninfo(&config, &environment)?;
+    let parts = assembly::source(&config).and_then(|source| {
+        let conninfo = assembly::conninfo(&config)?;
         assembly::core(&config)?;
         Ok((source, conninfo))
     });

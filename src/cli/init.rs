@@ -12,7 +12,7 @@ use super::{
     Exit, adopt, block_on, configuration, init_file, logged, progress, recover, require_kafka,
 };
 use crate::assembly;
-use crate::config::{self, Config, Environment, Flags, Origin, Setting, quoted};
+use crate::config::{self, Config, Flags, Origin, Setting, quoted};
 use crate::conninfo::ConnInfo;
 use crate::destination;
 use crate::source::{self, Limit, SourceError};
@@ -159,8 +159,8 @@ async fn write_position(
              --bootstrap-servers before `walpost run`, which does not start without the position\n"
         ));
     }
-    let conninfo = assembly::conninfo(config, &Environment::of_process())
-        .map_err(|error| SourceError::Setup(error.to_string()))?;
+    let conninfo =
+        assembly::conninfo(config).map_err(|error| SourceError::Setup(error.to_string()))?;
     let mut reading = pin!(positions_if_free(config, &conninfo));
     let soon = tokio::time::timeout(progress::INTERVAL, &mut reading).await;
     let positions = if let Ok(read) = soon {
@@ -255,13 +255,12 @@ async fn publish_existing(
     plan: &InitPlan,
     options: RowOptions,
 ) -> Result<Exit, RecoveryError> {
-    let environment = Environment::of_process();
     if let Err(exit) = apply_plan(config, &plan.only(Stage::BeforeSlot)).await {
         return Ok(exit);
     }
     // Before anything is announced, which keeps `walpost run` from starting.
-    require_readable(config, &environment, &options.wish).await?;
-    let mut positions = recover::positions(config, &environment, true).await?;
+    require_readable(config, &options.wish).await?;
+    let mut positions = recover::positions(config, true).await?;
     announce(&mut positions, &config.source.slot).await?;
     // It holds the lock on the slot's name, which another session takes now.
     drop(positions);
@@ -269,13 +268,13 @@ async fn publish_existing(
     if let Err(exit) = apply_plan(config, &plan.only(Stage::Slot)).await {
         return Ok(exit);
     }
-    let positions = recover::positions(config, &environment, true).await?;
-    recover::publish(config, &environment, positions, options).await
+    let positions = recover::positions(config, true).await?;
+    recover::publish(config, positions, options).await
 }
 
 /// Creates what is missing; returns what was done about the slot, if it belongs to the plan.
 async fn apply_plan(config: &Config, plan: &InitPlan) -> Result<Option<Step>, Exit> {
-    let conninfo = assembly::conninfo(config, &Environment::of_process()).map_err(|error| {
+    let conninfo = assembly::conninfo(config).map_err(|error| {
         complain(&error.to_string());
         Exit::Config
     })?;

@@ -10,7 +10,7 @@ use super::replay::stop_flag;
 use super::stdout::{complain, print};
 use super::{Exit, block_on, logged, require_kafka};
 use crate::assembly;
-use crate::config::{self, Config, Environment, Flags, show_bytes};
+use crate::config::{self, Config, Flags, show_bytes};
 use crate::destination::{self, kafka};
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::Policy;
@@ -68,15 +68,12 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
         return Err(PruneError::Skips(config.source.slot.clone()));
     }
     let setup = |error: String| SourceError::Setup(error);
-    let environment = Environment::of_process();
-    let conninfo =
-        assembly::conninfo(config, &environment).map_err(|error| setup(error.to_string()))?;
+    let conninfo = assembly::conninfo(config).map_err(|error| setup(error.to_string()))?;
     let profile = config::profile(config).map_err(|error| setup(error.to_string()))?;
     let names = config::columns(config, &profile);
     let control = source::control(&conninfo, NAME).await.map_err(SourceError::from)?;
     let client = &control.client;
-    let source =
-        assembly::source(config, &environment).map_err(|error| setup(error.to_string()))?;
+    let source = assembly::source(config).map_err(|error| setup(error.to_string()))?;
     let failed = |error| SourceError::query("preparing the session", &error);
     prepare(client).await.map_err(failed)?;
     clean(client, &config.outbox.tables, arguments).await?;

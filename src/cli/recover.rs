@@ -8,7 +8,7 @@ use super::progress::{self, progress};
 use super::stdout::{complain, print, say, with_flags};
 use super::{Exit, block_on, logged, require_kafka, run};
 use crate::assembly;
-use crate::config::{Config, Environment, Flags};
+use crate::config::{Config, Flags};
 use crate::metrics::Metrics;
 use crate::source::APPLICATION_NAME;
 use crate::state::unix_ms;
@@ -58,9 +58,8 @@ pub(super) fn command(arguments: RecoverArguments) -> Exit {
         apply: arguments.apply,
     };
     let recovered = block_on(async {
-        let environment = Environment::of_process();
-        let positions = positions(&config, &environment, options.apply).await?;
-        publish(&config, &environment, positions, options).await
+        let positions = positions(&config, options.apply).await?;
+        publish(&config, positions, options).await
     });
     match recovered {
         Ok(exit) => exit,
@@ -69,12 +68,8 @@ pub(super) fn command(arguments: RecoverArguments) -> Exit {
 }
 
 /// The positions of slot and state topic.
-pub(super) async fn positions(
-    config: &Config,
-    environment: &Environment,
-    creates: bool,
-) -> Result<Positions, RecoveryError> {
-    let conninfo = assembly::conninfo(config, environment)?;
+pub(super) async fn positions(config: &Config, creates: bool) -> Result<Positions, RecoveryError> {
+    let conninfo = assembly::conninfo(config)?;
     let wanted = Wanted { command: APPLICATION_NAME, create: creates, may_lack_slot: true };
     Ok(Positions::read(config, &conninfo, wanted).await?)
 }
@@ -112,7 +107,6 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
 /// Compares, reports, and publishes if that is ordered.
 pub(super) async fn publish(
     config: &Config,
-    environment: &Environment,
     positions: Positions,
     options: RowOptions,
 ) -> Result<Exit, RecoveryError> {
@@ -131,7 +125,7 @@ pub(super) async fn publish(
             }
         }
     };
-    let recovery = Recovery::begin(config, environment, positions, wish, listed, complain).await?;
+    let recovery = Recovery::begin(config, positions, wish, listed, complain).await?;
     if let Some(bookmark) = recovery.bookmark() {
         let ago = unix_ms().saturating_sub(bookmark.at_ms) / 1000;
         print(&format!(

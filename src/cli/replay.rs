@@ -9,7 +9,7 @@ use super::progress::{self, progress};
 use super::stdout::{complain, print};
 use super::{Exit, block_on, configuration, require_kafka, run};
 use crate::assembly;
-use crate::config::{self, Config, Environment};
+use crate::config::{self, Config};
 use crate::destination::kafka;
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 use crate::tools::recovery::{
@@ -63,8 +63,7 @@ async fn replay_rows(config: &Config, replay: &mut Replay, apply: bool) -> Resul
     };
     let profile = config::profile(config).map_err(|error| invalid(error.to_string()))?;
     let names = config::columns(config, &profile);
-    let conninfo = assembly::conninfo(config, &Environment::of_process())
-        .map_err(|error| invalid(error.to_string()))?;
+    let conninfo = assembly::conninfo(config).map_err(|error| invalid(error.to_string()))?;
     let control = source::control(&conninfo, "walpost replay").await.map_err(|error| {
         complain(&SourceError::from(error).to_string());
         Exit::Failure

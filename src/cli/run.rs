@@ -9,7 +9,7 @@ use super::{Exit, block_on, complain, logged};
 use crate::Walpost;
 use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
-use crate::config::{Config, Environment, Flags};
+use crate::config::{Config, Flags};
 use crate::destination;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::sink::Reloader;
@@ -51,7 +51,7 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
 /// Logs secrets that any user on the machine can read. Not an error: in a container the platform
 /// sets the mode of a mounted file, and there are no other users.
 fn warn_of_open_secrets(config: &Config) {
-    for (name, path) in config.open_secrets(&Environment::of_process()) {
+    for (name, path) in config.open_secrets() {
         tracing::warn!(
             variable = name,
             file = %path.display(),
@@ -61,9 +61,8 @@ fn warn_of_open_secrets(config: &Config) {
 }
 
 async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLevel) -> Exit {
-    let environment = Environment::of_process();
-    let conninfo = assembly::conninfo(&config, &environment);
-    let walpost = match Walpost::new(&config, &environment) {
+    let conninfo = assembly::conninfo(&config);
+    let walpost = match Walpost::new(&config) {
         // All other tasks on this thread can wait for the duration of a batching pause.
         Ok(walpost) => match until {
             Some(until) => walpost.until(until).on_own_thread(),
@@ -186,9 +185,8 @@ fn reload_on_hangup(mut hangup: Signal, config: Config, level: LogLevel, reload:
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             admin::reloading();
-            let environment = Environment::of_process();
-            let read = config.reload(&environment).map_err(|error| error.to_string());
-            match read.and_then(|config| reread(&config, &environment, &level)) {
+            let read = config.reload().map_err(|error| error.to_string());
+            match read.and_then(|config| reread(&config, &level)) {
                 Ok(level) => {
                     tracing::info!(
                         signal = "SIGHUP",
@@ -213,8 +211,8 @@ fn reload_on_hangup(mut hangup: Signal, config: Config, level: LogLevel, reload:
 
 /// Applies the settings that take effect at once: validates PostgreSQL's address, and sets and
 /// returns the log level.
-fn reread(config: &Config, environment: &Environment, level: &LogLevel) -> Result<String, String> {
-    assembly::conninfo(config, environment).map_err(|error| error.to_string())?;
+fn reread(config: &Config, level: &LogLevel) -> Result<String, String> {
+    assembly::conninfo(config).map_err(|error| error.to_string())?;
     level.set(&config.log)?;
     Ok(config.log.level.clone())
 }

@@ -16,7 +16,7 @@ use super::stdout::print;
 use super::{Exit, block_on, configuration};
 use crate::admin::{self, SlotStatus, Status};
 use crate::assembly;
-use crate::config::{Config, Environment, Origin, Setting};
+use crate::config::{Config, Origin, Setting};
 use crate::metrics::unix_seconds;
 use crate::source::{self, SourceError};
 use crate::tools::check::is_status_of;
@@ -132,7 +132,7 @@ fn asks_for_any(config: &Config) -> bool {
 }
 
 async fn ask_postgres(config: &Config) -> Result<Slot, String> {
-    let conninfo = assembly::conninfo(config, &Environment::of_process());
+    let conninfo = assembly::conninfo(config);
     let conninfo = conninfo.map_err(|error| error.to_string())?;
     let control = source::control(&conninfo, "walpost status").await;
     let control = control.map_err(|error| SourceError::from(error).to_string())?;

@@ -18,7 +18,7 @@ use serde_json::ser::{Formatter, Serializer};
 use super::args::TailArguments;
 use super::{Exit, block_on, complain, logged};
 use crate::assembly;
-use crate::config::{Config, ConfigError, Environment};
+use crate::config::{Config, ConfigError};
 use crate::excerpt::is_harmless;
 use crate::ledger::Seq;
 use crate::outlet::{Outlet, ProduceError};
@@ -74,7 +74,7 @@ impl TailError {
 
 async fn tail(config: &Config, from_slot: bool, limit: u64) -> Result<(), TailError> {
     let mut core = assembly::core(config)?;
-    let source = assembly::source(config, &Environment::of_process())?;
+    let source = assembly::source(config)?;
     let mut printer = Printer { left: limit, failed: None };
     if limit == 0 {
         return Ok(());

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,13 @@ pub(crate) fn secret_variables() -> impl Iterator<Item = OsString> {
 pub struct Environment {
     variables: BTreeMap<String, OsString>,
     directory: PathBuf,
+}
+
+impl fmt::Debug for Environment {
+    /// Shows no value: it may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment").finish_non_exhaustive()
+    }
 }
 
 impl Environment {

@@ -82,6 +82,7 @@ impl Config {
             values: given,
             schema,
             flags: flags.clone(),
+            environment: environment.clone(),
         })
     }
 }

@@ -91,6 +91,7 @@ pub struct Config {
     schema: &'static Schema,
     displayed: Vec<Displayed>,
     flags: Flags,
+    environment: Environment,
 }
 
 /// The source database.
@@ -267,8 +268,13 @@ impl Config {
     }
 
     /// The current configuration: reads the file, and those that `_FILE` variables name, again.
-    pub fn reload(&self, environment: &Environment) -> Result<Self, ConfigError> {
-        Self::load_with(self.schema, &self.flags, environment)
+    pub fn reload(&self) -> Result<Self, ConfigError> {
+        Self::load_with(self.schema, &self.flags, &self.environment)
+    }
+
+    /// The environment that it was read from.
+    pub(crate) fn environment(&self) -> &Environment {
+        &self.environment
     }
 
     /// The values as they were written.
@@ -283,22 +289,15 @@ impl Config {
     }
 
     /// The current connection string: if a `_FILE` variable names its file, reads that file again.
-    pub fn source_url(
-        &self,
-        environment: &Environment,
-    ) -> Result<Option<SecretString>, ConfigError> {
-        self.current(Setting::SOURCE_URL, environment)
+    pub fn source_url(&self) -> Result<Option<SecretString>, ConfigError> {
+        self.current(Setting::SOURCE_URL)
     }
 
     /// The text of a setting: if a `_FILE` variable names its file, reads that file again.
-    pub(crate) fn current(
-        &self,
-        setting: Setting,
-        environment: &Environment,
-    ) -> Result<Option<SecretString>, ConfigError> {
+    pub(crate) fn current(&self, setting: Setting) -> Result<Option<SecretString>, ConfigError> {
         if let (Origin::VariableFile { .. }, Some(name)) =
             (self.origin(setting), setting.variable())
-            && let Some((text, _)) = environment.text_or_file(&name)?
+            && let Some((text, _)) = self.environment.text_or_file(&name)?
         {
             return Ok(Some(text.into()));
         }
@@ -306,13 +305,13 @@ impl Config {
     }
 
     /// The path that a setting is, relative to the environment's directory.
-    pub(crate) fn path(&self, setting: Setting, environment: &Environment) -> Option<PathBuf> {
-        self.values.text(setting).map(|text| environment.path(text.as_ref()))
+    pub(crate) fn path(&self, setting: Setting) -> Option<PathBuf> {
+        self.values.text(setting).map(|text| self.environment.path(text.as_ref()))
     }
 
     /// The variables that name a file with a secret that any user can read, and the file.
-    pub(crate) fn open_secrets(&self, environment: &Environment) -> Vec<(String, PathBuf)> {
-        environment.open_secrets(self.schema)
+    pub(crate) fn open_secrets(&self) -> Vec<(String, PathBuf)> {
+        self.environment.open_secrets(self.schema)
     }
 
     /// The error for a value that a later check rejects (a topic template, a connection string),

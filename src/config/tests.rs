@@ -28,7 +28,8 @@ fn load(
 
 /// The configuration with this file.
 pub(crate) fn of_toml(toml: &str) -> Result<Config, ConfigError> {
-    load(&Flags::default(), &[], directory(toml).path())
+    let config = load(&Flags::default(), &[], directory(toml).path())?;
+    Ok(Config { environment: Environment::default(), ..config })
 }
 
 fn slot_flag(name: &str) -> Flags {

@@ -150,7 +150,6 @@ pub(crate) trait Destination: Sync {
 /// What a destination is opened with.
 pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
-    pub(crate) environment: &'a Environment,
     pub(crate) metrics: Arc<Metrics>,
     /// Rows that the slot does not send, if these are published.
     pub(crate) rows: Option<UnfinishedRows>,
@@ -302,8 +301,7 @@ mod tests {
             Ok(config) => config,
             Err(error) => return error.to_string(),
         };
-        let (environment, metrics) = (Environment::default(), Arc::default());
-        let context = Context { config: &config, environment: &environment, metrics, rows: None };
+        let context = Context { config: &config, metrics: Arc::default(), rows: None };
         let opened = of(&config).open(&context);
         opened.err().map_or_else(|| panic!("{toml} fits"), |error| error.to_string())
     }

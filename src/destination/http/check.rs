@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::settings::http_config;
 use super::sink::ENDPOINT;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::destination::http::HttpConfig;
 use crate::destination::http::connect;
 use crate::destination::parts::Failure;
@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Checks the configuration and, unless `offline`, whether the server can be reached.
 pub(super) async fn check(config: &Config, offline: bool, findings: &mut Findings) {
-    let read = http_config(config, &Environment::of_process());
+    let read = http_config(config);
     let Some(http) = SUBJECT.settings(read, findings) else { return };
     check_secrets(&http, findings);
     SUBJECT.check_encryption((http.url.tls, &http.url.host), "https://", findings);

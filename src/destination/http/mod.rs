@@ -25,7 +25,7 @@ mod verdict;
 use std::sync::Arc;
 
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -53,15 +53,15 @@ impl Destination for Http {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, environment, metrics, .. } = context;
-        let http = http_config(config, environment)?;
-        let source = http_source(config, environment);
+        let Context { config, metrics, .. } = context;
+        let http = http_config(config)?;
+        let source = http_source(config);
         let sink = HttpSink::new(&http, &source, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink))
     }
 
     fn server(&self, config: &Config) -> Option<Server> {
-        let found = http_config(config, &Environment::of_process()).ok()?;
+        let found = http_config(config).ok()?;
         let (url, authorization) = (found.url, found.authorization);
         let is_exposed = !url.tls && authorization.is_some();
         Some(Server { address: url.address(), hosts: vec![url.host], is_exposed })

@@ -5,9 +5,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::config::Kind::{Duration as Time, Number, Text};
-use crate::config::{
-    self, Config, ConfigError, Declared, Environment, Setting, declare_settings, row,
-};
+use crate::config::{self, Config, ConfigError, Declared, Setting, declare_settings, row};
 use crate::destination::http::{HttpConfig, HttpSource, HttpUrl, Signers};
 use crate::destination::parts::settings::{check_too_large, reread, tls_files};
 use crate::record::Policy;
@@ -52,11 +50,8 @@ declare_settings! {
 }
 
 /// The configured endpoint.
-pub(crate) fn http_config(
-    config: &Config,
-    environment: &Environment,
-) -> Result<HttpConfig, ConfigError> {
-    let (values, current) = (config.values(), |setting| config.current(setting, environment));
+pub(crate) fn http_config(config: &Config) -> Result<HttpConfig, ConfigError> {
+    let (values, current) = (config.values(), |setting| config.current(setting));
     let invalid = |setting, reason: &str| config.invalid(setting, &reason);
     let url = current(URL)?.unwrap_or_default();
     let url = url.expose_secret();
@@ -74,12 +69,8 @@ pub(crate) fn http_config(
                       letters (poison.dead_letter_topic) go elsewhere";
         return Err(invalid(URL, reason));
     }
-    let tls = tls_files(
-        config,
-        environment,
-        [CA_FILE, CERT_FILE, KEY_FILE],
-        (url.tls, "write https:// in http.url"),
-    )?;
+    let tls =
+        tls_files(config, [CA_FILE, CERT_FILE, KEY_FILE], (url.tls, "write https:// in http.url"))?;
     let signers = current(SECRET)?.map(|secret| Signers::parse(secret.expose_secret()));
     let signers = signers.transpose().map_err(|error| invalid(SECRET, &error))?;
     let is_header = |text: &SecretString| {
@@ -103,8 +94,8 @@ pub(crate) fn http_config(
     })
 }
 
-pub(super) fn http_source(config: &Config, environment: &Environment) -> HttpSource {
-    reread(config, environment, http_config)
+pub(super) fn http_source(config: &Config) -> HttpSource {
+    reread(config, http_config)
 }
 
 /// How many requests may be in flight.
@@ -139,7 +130,7 @@ mod tests {
             cert_file = 'own.pem'
             key_file = 'own.key'",
         );
-        let http = http_config(&config.expect("valid"), &Environment::default());
+        let http = http_config(&config.expect("valid"));
         let http = http.expect("it can be used");
         assert_eq!((http.url.host.as_str(), http.lanes, http.timeout.as_secs()), ("h", 3, 2));
         assert_eq!(http.give_up_after, Some(Duration::from_secs(3600)));

@@ -96,8 +96,8 @@ impl Destination for Kafka {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, environment, metrics, rows } = context;
-        let (kafka, properties) = (kafka(config), kafka_source(config, environment));
+        let Context { config, metrics, rows } = context;
+        let (kafka, properties) = (kafka(config), kafka_source(config));
         let (metrics, again) = (Arc::clone(metrics), properties.clone());
         let topic = config.delivery.state_topic.as_deref();
         let (opened, store) = match config.delivery.mode {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::config::{Config, Declared, Environment, KAFKA, Setting};
+use crate::config::{Config, Declared, KAFKA, Setting};
 use crate::destination::kafka::{
     self, KafkaConfig, KafkaSource, MissingTopics, NewTopics, WaitsFor,
 };
@@ -49,10 +49,10 @@ pub fn kafka(config: &Config) -> KafkaConfig {
 }
 
 /// The current properties, for the same brokers, and with the same partition of each key.
-pub(super) fn kafka_source(config: &Config, environment: &Environment) -> KafkaSource {
-    let (config, environment) = (config.clone(), environment.clone());
+pub(super) fn kafka_source(config: &Config) -> KafkaSource {
+    let config = config.clone();
     KafkaSource::new(move || {
-        let now = config.reload(&environment).map_err(|error| error.to_string())?;
+        let now = config.reload().map_err(|error| error.to_string())?;
         let (first, properties) = (kafka(&config), kafka(&now).properties);
         if kafka::key_hash(&properties) != kafka::key_hash(&first.properties) {
             return Err("another partitioner takes effect with a restart only".to_owned());

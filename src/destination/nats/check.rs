@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::settings::{self, nats_config};
 use super::sink::NATS;
 use super::state::read_nats_state;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::destination::nats::NatsConfig;
 use crate::destination::nats::{
     Inspection, StreamConfig, StreamInfo, bucket, connect, covers, inspect, unfit,
@@ -36,7 +36,7 @@ pub(super) async fn check(
     (offline, slot): (bool, Option<&SlotAt>),
     findings: &mut Findings,
 ) {
-    let read = nats_config(config, &Environment::of_process());
+    let read = nats_config(config);
     let Some(nats) = SUBJECT.settings(read, findings) else { return };
     if offline {
         return SUBJECT.skips("server, credentials and stream were", findings);

@@ -43,7 +43,7 @@ use std::sync::Arc;
 
 use super::parts::claims::Claims;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -80,9 +80,9 @@ impl Destination for Nats {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, environment, metrics, .. } = context;
-        let nats = nats_config(config, environment)?;
-        let (source, claims) = (nats_source(config, environment), Claims::default());
+        let Context { config, metrics, .. } = context;
+        let nats = nats_config(config)?;
+        let (source, claims) = (nats_source(config), Claims::default());
         let store = nats_state(source.clone(), claims.clone(), true);
         let sink = NatsSink::new(&nats, source, claims, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink).keeping(store, settings::state_settings(config)))
@@ -90,7 +90,7 @@ impl Destination for Nats {
 
     fn server(&self, config: &Config) -> Option<Server> {
         // A key of a credentials file signs, and is not sent.
-        Some(nats_config(config, &Environment::of_process()).ok()?.url.server())
+        Some(nats_config(config).ok()?.url.server())
     }
 
     fn description(&self, config: &Config) -> Description {
@@ -103,7 +103,7 @@ impl Destination for Nats {
     }
 
     fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
-        let source = nats_source(config, &Environment::of_process());
+        let source = nats_source(config);
         Some(Box::new(nats_state(source, Claims::default(), false)))
     }
 

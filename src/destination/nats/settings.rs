@@ -5,9 +5,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret as _;
 
 use crate::config::Kind::{Duration as Time, Text};
-use crate::config::{
-    Config, ConfigError, Declared, Environment, Setting, declare_settings, duration, row,
-};
+use crate::config::{Config, ConfigError, Declared, Setting, declare_settings, duration, row};
 use crate::destination::nats::{KEY, bucket, check_subject};
 use crate::destination::nats::{NatsConfig, NatsSource, NatsUrl, SubjectTemplate};
 use crate::destination::parts::settings::{self, check_too_large, reread, tls_files};
@@ -64,11 +62,8 @@ pub(super) fn state_settings(config: &Config) -> StateSettings {
 }
 
 /// The configured servers and stream.
-pub(crate) fn nats_config(
-    config: &Config,
-    environment: &Environment,
-) -> Result<NatsConfig, ConfigError> {
-    let url = config.current(URL, environment)?.unwrap_or_default();
+pub(crate) fn nats_config(config: &Config) -> Result<NatsConfig, ConfigError> {
+    let url = config.current(URL)?.unwrap_or_default();
     let url = NatsUrl::parse(url.expose_secret()).map_err(|error| config.invalid(URL, &error))?;
     let (values, dead_letters) = (config.values(), &config.poison.dead_letter_topic);
     let subject = values.parsed(SUBJECT, str::parse::<SubjectTemplate>)?;
@@ -79,11 +74,10 @@ pub(crate) fn nats_config(
     check_too_large(config)?;
     let tls = tls_files(
         config,
-        environment,
         [CA_FILE, CERT_FILE, KEY_FILE],
         (url.first.tls, "write tls:// in nats.url"),
     )?;
-    let credentials = config.path(CREDENTIALS_FILE, environment);
+    let credentials = config.path(CREDENTIALS_FILE);
     if credentials.is_some() && url.first.has_login() {
         let reason = "nats.url has a login too: give one of the two";
         return Err(config.invalid(CREDENTIALS_FILE, &reason));
@@ -99,8 +93,8 @@ pub(crate) fn nats_config(
     })
 }
 
-pub(super) fn nats_source(config: &Config, environment: &Environment) -> NatsSource {
-    reread(config, environment, nats_config)
+pub(super) fn nats_source(config: &Config) -> NatsSource {
+    reread(config, nats_config)
 }
 
 /// The name of a stream of NATS, which is also a part of a bucket's name.
@@ -131,7 +125,7 @@ mod tests {
             cert_file = 'own.pem'
             key_file = 'own.key'",
         );
-        let nats = nats_config(&config.expect("valid"), &Environment::default());
+        let nats = nats_config(&config.expect("valid"));
         let nats = nats.expect("it can be used");
         assert_eq!((nats.url.address(), nats.stream.as_str()), ("h:7".to_owned(), "orders"));
         assert_eq!(nats.subject, "eu.{topic}.{key}".parse().expect("a template"));

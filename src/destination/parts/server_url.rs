@@ -13,7 +13,7 @@ use url::{Host, Url};
 use super::Failure;
 use super::dial::{Stream, Tls, dial, secured};
 use super::url::address;
-use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::config::{Config, ConfigError, Setting};
 use crate::destination::Server;
 
 /// Timeout for TLS, login and everything before the first record.
@@ -52,10 +52,9 @@ impl ServerUrl {
     /// The value of a setting.
     pub(crate) fn of(
         config: &Config,
-        environment: &Environment,
         (setting, form): (Setting, &Form),
     ) -> Result<Self, ConfigError> {
-        let text = config.current(setting, environment)?.unwrap_or_default();
+        let text = config.current(setting)?.unwrap_or_default();
         let url = Self::parse(text.expose_secret(), form);
         url.map_err(|error| config.invalid(setting, &error))
     }

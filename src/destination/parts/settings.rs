@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::config::{Config, ConfigError, Setting};
 use crate::destination::parts::Reread;
 use crate::destination::parts::dial::Tls;
 use crate::record::Policy;
@@ -23,11 +23,10 @@ pub(crate) fn layout(config: &Config) -> ConfiguredLayout {
 /// The part of a configuration that `read` returns, which can be read again.
 pub(crate) fn reread<T: 'static>(
     config: &Config,
-    environment: &Environment,
-    read: fn(&Config, &Environment) -> Result<T, ConfigError>,
+    read: fn(&Config) -> Result<T, ConfigError>,
 ) -> Reread<T> {
-    let (config, environment) = (config.clone(), environment.clone());
-    Reread::new(move || read(&config, &environment).map_err(|error| error.to_string()))
+    let config = config.clone();
+    Reread::new(move || read(&config).map_err(|error| error.to_string()))
 }
 
 /// A dead letter is no smaller than its event.
@@ -44,11 +43,10 @@ pub(crate) fn check_too_large(config: &Config) -> Result<(), ConfigError> {
 /// are errors if the URL asks for no TLS, which `how` says how to do.
 pub(crate) fn tls_files(
     config: &Config,
-    environment: &Environment,
     settings: [Setting; 3],
     (is_tls, how): (bool, &str),
 ) -> Result<Tls, ConfigError> {
-    let path = |setting| config.path(setting, environment);
+    let path = |setting| config.path(setting);
     if let Some(setting) = settings.into_iter().find(|one| path(*one).is_some() && !is_tls) {
         let reason = format!("has no effect without TLS: {how}");
         return Err(config.invalid(setting, &reason));

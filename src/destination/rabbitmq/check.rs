@@ -2,7 +2,7 @@
 
 use super::settings::rabbit_config;
 use super::sink::RABBITMQ;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::destination::parts::check::{Subject, subject};
 use crate::destination::rabbitmq::RabbitConfig;
 use crate::destination::rabbitmq::{Inspection, inspect};
@@ -16,7 +16,7 @@ const SUBJECT: Subject = subject!(NAME, "rabbitmq", "rabbitmq.url", &RABBITMQ);
 /// Checks the configuration and, unless `offline`, the broker, the exchange and the queue of dead
 /// letters.
 pub(super) async fn check(config: &Config, offline: bool, findings: &mut Findings) {
-    let read = rabbit_config(config, &Environment::of_process());
+    let read = rabbit_config(config);
     let Some(rabbit) = SUBJECT.settings(read, findings) else { return };
     SUBJECT.check_encryption((rabbit.url.tls, &rabbit.url.host), "amqps://", findings);
     if offline {

@@ -36,7 +36,7 @@ mod wire;
 use std::sync::Arc;
 
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -63,15 +63,15 @@ impl Destination for RabbitMq {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, environment, metrics, .. } = context;
-        let rabbitmq = rabbit_config(config, environment)?;
-        let source = rabbit_source(config, environment);
+        let Context { config, metrics, .. } = context;
+        let rabbitmq = rabbit_config(config)?;
+        let source = rabbit_source(config);
         let sink = RabbitSink::new(&rabbitmq, source, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink))
     }
 
     fn server(&self, config: &Config) -> Option<Server> {
-        Some(rabbit_config(config, &Environment::of_process()).ok()?.url.server())
+        Some(rabbit_config(config).ok()?.url.server())
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

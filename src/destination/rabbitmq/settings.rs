@@ -1,7 +1,7 @@
 //! The settings of an exchange of RabbitMQ, as valid values.
 
 use crate::config::Kind::Text;
-use crate::config::{Config, ConfigError, Declared, Environment, Setting, declare_settings, row};
+use crate::config::{Config, ConfigError, Declared, Setting, declare_settings, row};
 use crate::destination::parts::server_url::{Form, ServerUrl};
 use crate::destination::parts::settings::{check_too_large, reread, tls_files};
 use crate::destination::rabbitmq::{RabbitConfig, RabbitSource, RoutingKeyTemplate};
@@ -40,12 +40,9 @@ const FORM: Form = Form {
 };
 
 /// The configured broker and exchange.
-pub(crate) fn rabbit_config(
-    config: &Config,
-    environment: &Environment,
-) -> Result<RabbitConfig, ConfigError> {
+pub(crate) fn rabbit_config(config: &Config) -> Result<RabbitConfig, ConfigError> {
     let invalid = |setting, reason: &str| config.invalid(setting, &reason);
-    let url = ServerUrl::of(config, environment, (URL, &FORM))?;
+    let url = ServerUrl::of(config, (URL, &FORM))?;
     if url.user.is_some() != url.password.is_some() {
         return Err(invalid(URL, "its login has not both user and password"));
     }
@@ -67,7 +64,6 @@ pub(crate) fn rabbit_config(
     check_too_large(config)?;
     let tls = tls_files(
         config,
-        environment,
         [CA_FILE, CERT_FILE, KEY_FILE],
         (url.tls, "write amqps:// in rabbitmq.url"),
     )?;
@@ -81,8 +77,8 @@ pub(crate) fn rabbit_config(
     })
 }
 
-pub(super) fn rabbit_source(config: &Config, environment: &Environment) -> RabbitSource {
-    reread(config, environment, rabbit_config)
+pub(super) fn rabbit_source(config: &Config) -> RabbitSource {
+    reread(config, rabbit_config)
 }
 
 /// The name of an exchange of RabbitMQ.
@@ -112,7 +108,7 @@ mod tests {
             cert_file = 'own.pem'
             key_file = 'own.key'",
         );
-        let rabbit = rabbit_config(&config.expect("valid"), &Environment::default());
+        let rabbit = rabbit_config(&config.expect("valid"));
         let rabbit = rabbit.expect("it can be used");
         assert_eq!((rabbit.url.host.as_str(), rabbit.vhost.as_str()), ("h", "eu"));
         assert_eq!(rabbit.routing_key, "{topic}.{key}".parse().expect("a template"));
@@ -125,7 +121,7 @@ mod tests {
         let of = |toml: &str| {
             let config = of_toml(&format!("sink.kind = 'rabbitmq'\n[rabbitmq]\n{toml}"));
             let config = config.expect("it is read");
-            let rabbit = rabbit_config(&config, &Environment::default());
+            let rabbit = rabbit_config(&config);
             rabbit.map(drop).map_err(|error| error.to_string())
         };
         for (toml, refused) in [

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::settings::{self, redis_config};
 use super::sink::REDIS;
 use super::state::read_redis_state;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::destination::parts::Failure;
 use crate::destination::parts::check::{Subject, subject};
 use crate::destination::parts::stored::SlotAt;
@@ -30,7 +30,7 @@ pub(super) async fn check(
     (offline, slot): (bool, Option<&SlotAt>),
     findings: &mut Findings,
 ) {
-    let read = redis_config(config, &Environment::of_process());
+    let read = redis_config(config);
     let Some(redis) = SUBJECT.settings(read, findings) else { return };
     if offline {
         return SUBJECT.skips("server, credentials and stream were", findings);

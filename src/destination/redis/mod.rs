@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use super::parts::claims::Claims;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -67,16 +67,16 @@ impl Destination for Redis {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, environment, metrics, .. } = context;
-        let redis = redis_config(config, environment)?;
-        let (source, claims) = (redis_source(config, environment), Claims::default());
+        let Context { config, metrics, .. } = context;
+        let redis = redis_config(config)?;
+        let (source, claims) = (redis_source(config), Claims::default());
         let store = redis_state(source.clone(), claims.clone(), true);
         let sink = RedisSink::new(&redis, source, claims, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink).keeping(store, settings::state_settings(config)))
     }
 
     fn server(&self, config: &Config) -> Option<Server> {
-        Some(redis_config(config, &Environment::of_process()).ok()?.url.server())
+        Some(redis_config(config).ok()?.url.server())
     }
 
     fn description(&self, config: &Config) -> Description {
@@ -89,7 +89,7 @@ impl Destination for Redis {
     }
 
     fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
-        let source = redis_source(config, &Environment::of_process());
+        let source = redis_source(config);
         Some(Box::new(redis_state(source, Claims::default(), false)))
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Kind::{Number, Text};
-use crate::config::{Config, ConfigError, Declared, Environment, declare_settings, row};
+use crate::config::{Config, ConfigError, Declared, declare_settings, row};
 use crate::destination::parts::server_url::{Form, ServerUrl};
 use crate::destination::parts::settings::{self, check_too_large, reread, tls_files};
 use crate::destination::redis::owner_key;
@@ -66,11 +66,8 @@ pub(super) fn state_settings(config: &Config) -> StateSettings {
 }
 
 /// The configured server and streams.
-pub(crate) fn redis_config(
-    config: &Config,
-    environment: &Environment,
-) -> Result<RedisConfig, ConfigError> {
-    let url = ServerUrl::of(config, environment, (URL, &FORM))?;
+pub(crate) fn redis_config(config: &Config) -> Result<RedisConfig, ConfigError> {
+    let url = ServerUrl::of(config, (URL, &FORM))?;
     let invalid = |reason: &str| config.invalid(URL, &reason);
     if url.user.is_some() && url.password.is_none() {
         return Err(invalid("it has a user without a password: write redis://:password@host"));
@@ -86,7 +83,6 @@ pub(crate) fn redis_config(
     check_too_large(config)?;
     let tls = tls_files(
         config,
-        environment,
         [CA_FILE, CERT_FILE, KEY_FILE],
         (url.tls, "write rediss:// in redis.url"),
     )?;
@@ -101,8 +97,8 @@ pub(crate) fn redis_config(
     })
 }
 
-pub(super) fn redis_source(config: &Config, environment: &Environment) -> RedisSource {
-    reread(config, environment, redis_config)
+pub(super) fn redis_source(config: &Config) -> RedisSource {
+    reread(config, redis_config)
 }
 
 /// The name of a stream of Redis.
@@ -144,7 +140,7 @@ mod tests {
             cert_file = 'own.pem'
             key_file = 'own.key'",
         );
-        let redis = redis_config(&config.expect("valid"), &Environment::default());
+        let redis = redis_config(&config.expect("valid"));
         let redis = redis.expect("it can be used");
         assert_eq!(redis.url.address(), "h:7");
         assert_eq!((redis.stream.as_str(), redis.maxlen), ("{eu}.orders", Some(1_000_000)));

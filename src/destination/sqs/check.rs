@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::settings::sqs_config;
 use super::sink::SQS;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::destination::parts::Failure;
 use crate::destination::parts::check::{Subject, subject};
 use crate::destination::sqs::{Connection, QueueAttributes, QueueKind};
@@ -23,7 +23,7 @@ const RETENTION_LEAST: u64 = 4 * 24 * 3600;
 
 /// Checks the settings and, unless `offline`, the credentials and the queues.
 pub(super) async fn check(config: &Config, offline: bool, findings: &mut Findings) {
-    let read = sqs_config(config, &Environment::of_process());
+    let read = sqs_config(config);
     let Some(sqs) = SUBJECT.settings(read, findings) else { return };
     let is_tls = sqs.endpoint.requires_tls();
     SUBJECT.check_encryption((is_tls, sqs.endpoint.host()), "https://", findings);

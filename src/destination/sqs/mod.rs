@@ -24,7 +24,7 @@ mod worker;
 use std::sync::Arc;
 
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -52,15 +52,15 @@ impl Destination for Sqs {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, environment, metrics, .. } = context;
-        let sqs = sqs_config(config, environment)?;
-        let source = sqs_source(config, environment);
+        let Context { config, metrics, .. } = context;
+        let sqs = sqs_config(config)?;
+        let source = sqs_source(config);
         let sink = SqsSink::new(&sqs, source, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink))
     }
 
     fn server(&self, config: &Config) -> Option<Server> {
-        let found = sqs_config(config, &Environment::of_process()).ok()?;
+        let found = sqs_config(config).ok()?;
         let (address, hosts) = (found.queue.to_string(), vec![found.endpoint.host().to_owned()]);
         // Requests are signed.
         Some(Server { address, hosts, is_exposed: false })

@@ -1,7 +1,7 @@
 //! The settings of queues of Amazon SQS, as valid values.
 
 use crate::config::Kind::Text;
-use crate::config::{Config, ConfigError, Declared, Environment, declare_settings, row};
+use crate::config::{Config, ConfigError, Declared, declare_settings, row};
 use crate::destination::parts::settings::{check_too_large, reread};
 use crate::destination::sqs::{Endpoint, QueueUrl, SqsConfig, SqsSource};
 use crate::record::Policy;
@@ -29,10 +29,7 @@ declare_settings! {
 }
 
 /// The configured queues.
-pub(crate) fn sqs_config(
-    config: &Config,
-    environment: &Environment,
-) -> Result<SqsConfig, ConfigError> {
+pub(crate) fn sqs_config(config: &Config) -> Result<SqsConfig, ConfigError> {
     let invalid = |setting, reason: &str| config.invalid(setting, &reason);
     let queue_at = |setting, text: &str| {
         QueueUrl::parse(text).map_err(|error| config.invalid(setting, &error))
@@ -63,7 +60,7 @@ pub(crate) fn sqs_config(
         None => queue.endpoint().clone(),
         Some(text) => Endpoint::parse(text).map_err(|error| config.invalid(ENDPOINT, &error))?,
     };
-    let roots = config.path(CA_FILE, environment);
+    let roots = config.path(CA_FILE);
     if roots.is_some() && !endpoint.requires_tls() {
         let reason = "has no effect without TLS: write https:// in the URL of the server";
         return Err(invalid(CA_FILE, reason));
@@ -80,8 +77,8 @@ pub(crate) fn sqs_config(
     })
 }
 
-pub(super) fn sqs_source(config: &Config, environment: &Environment) -> SqsSource {
-    reread(config, environment, sqs_config)
+pub(super) fn sqs_source(config: &Config) -> SqsSource {
+    reread(config, sqs_config)
 }
 
 /// A region of AWS.
@@ -100,7 +97,7 @@ mod tests {
 
     fn of(toml: &str) -> Result<SqsConfig, String> {
         let config = of_toml(toml).map_err(|error| error.to_string())?;
-        sqs_config(&config, &Environment::default()).map_err(|error| error.to_string())
+        sqs_config(&config).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::admin;
 use crate::assembly;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::findings::{Finding, Findings};
 
 const SUBJECT: &str = "admin.listen";
@@ -55,7 +55,7 @@ async fn in_use(address: &str, config: &Config) -> Finding {
 /// Whether the running walpost with this `status` uses this configuration's slot on this
 /// configuration's server: slot names are unique per server only.
 pub(crate) fn is_status_of(status: &admin::Status, config: &Config) -> bool {
-    let conninfo = assembly::conninfo(config, &Environment::of_process());
+    let conninfo = assembly::conninfo(config);
     let has_host = |host: &str| {
         host.is_empty()
             || conninfo

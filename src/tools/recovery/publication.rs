@@ -8,7 +8,7 @@ use super::ahead::Streamed;
 use super::comparison::Comparison;
 use super::error::RecoveryError;
 use crate::assembly;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pgoutput::{PgTimestamp, Relation, Tuple};
 use crate::relay::{RelayError, StopHandle, Summary};
@@ -33,7 +33,6 @@ pub(super) fn batches(rows: u64, tables: usize) -> u64 {
 /// Rows that are ready to be published.
 pub(crate) struct Publication<'a> {
     pub(super) config: &'a Config,
-    pub(super) environment: &'a Environment,
     pub(super) snapshot: &'a RowSnapshot,
     /// The rows that the slot sends, which are left out.
     pub(super) streamed: &'a Streamed,
@@ -53,7 +52,7 @@ impl Publication<'_> {
         self,
         started: impl FnOnce(StopHandle, Arc<Metrics>),
     ) -> Result<Summary, RecoveryError> {
-        let Self { config, environment, snapshot, positions, .. } = self;
+        let Self { config, snapshot, positions, .. } = self;
         let session = RowSession {
             slot: config.source.slot.clone(),
             identity: snapshot.identity.clone(),
@@ -67,7 +66,7 @@ impl Publication<'_> {
         };
         let (sender, receiver) = channel(AHEAD);
         let source = RowSource::new(session, receiver);
-        let (relay, stop) = assembly::row_relay(source, self.rows.clone(), config, environment)?;
+        let (relay, stop) = assembly::row_relay(source, self.rows.clone(), config)?;
         started(stop, relay.metrics());
         let reading = async {
             if let Err(error) = self.read(&sender).await {

@@ -12,7 +12,7 @@ use super::comparison::{Compared, Comparing, Comparison, Listed, ReadFrom};
 use super::error::RecoveryError;
 use super::publication::{Publication, batches};
 use crate::assembly;
-use crate::config::{self, Config, Environment};
+use crate::config::{self, Config};
 use crate::destination::kafka;
 use crate::destination::parts::settings::layout;
 use crate::lsn::Lsn;
@@ -68,7 +68,6 @@ pub(crate) struct RowWish {
 /// Rows that the slot does not send, and what is in Kafka of them.
 pub(crate) struct Recovery<'a> {
     config: &'a Config,
-    environment: &'a Environment,
     /// Which rows were chosen.
     chosen: ChosenRows,
     positions: Positions,
@@ -90,15 +89,14 @@ impl<'a> Recovery<'a> {
     /// nobody uses. Calls `list` for what is listed, and `note` for each step.
     pub(crate) async fn begin(
         config: &'a Config,
-        environment: &'a Environment,
         positions: Positions,
         wish: RowWish,
         list: impl FnMut(Listed),
         mut note: impl FnMut(&str),
     ) -> Result<Self, RecoveryError> {
         let RowWish { purpose, order_by, time_column, topics, ids_alone } = wish;
-        let conninfo = assembly::conninfo(config, environment)?;
-        let source = assembly::source(config, environment)?;
+        let conninfo = assembly::conninfo(config)?;
+        let source = assembly::source(config)?;
         let profile = config::profile(config)?;
         let names = config::columns(config, &profile);
         let mut snapshot = RowSnapshot::open(&source, &conninfo, APPLICATION_NAME).await?;
@@ -177,18 +175,7 @@ impl<'a> Recovery<'a> {
             Some(comparison) => comparison.counts().missing,
             None => count(&snapshot, &streamed).await?,
         };
-        Ok(Self {
-            config,
-            environment,
-            chosen,
-            positions,
-            snapshot,
-            streamed,
-            then,
-            comparison,
-            rows,
-            fork,
-        })
+        Ok(Self { config, chosen, positions, snapshot, streamed, then, comparison, rows, fork })
     }
 
     /// Requires a time if the histories cannot be distinguished. With a bookmark, and without a fork,
@@ -264,7 +251,6 @@ impl<'a> Recovery<'a> {
             crate::crash_points::point!("rows_announced");
             let publication = Publication {
                 config: self.config,
-                environment: self.environment,
                 snapshot: &self.snapshot,
                 streamed: &self.streamed,
                 comparison: self.comparison.as_ref(),
@@ -504,13 +490,9 @@ async fn require_ids(snapshot: &RowSnapshot) -> Result<(), RecoveryError> {
 
 /// Fails where the rows of the tables cannot be published: this user may not read them, they have no
 /// ids, or a column that is asked for is missing.
-pub(crate) async fn require_readable(
-    config: &Config,
-    environment: &Environment,
-    wish: &RowWish,
-) -> Result<(), RecoveryError> {
-    let conninfo = assembly::conninfo(config, environment)?;
-    let source = assembly::source(config, environment)?;
+pub(crate) async fn require_readable(config: &Config, wish: &RowWish) -> Result<(), RecoveryError> {
+    let conninfo = assembly::conninfo(config)?;
+    let source = assembly::source(config)?;
     let names = config::columns(config, &config::profile(config)?);
     let mut snapshot = RowSnapshot::open(&source, &conninfo, APPLICATION_NAME).await?;
     let choice = RowChoice {

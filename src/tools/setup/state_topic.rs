@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::new_slot::Doubt;
 use crate::assembly;
-use crate::config::{Config, Environment};
+use crate::config::Config;
 use crate::conninfo::ConnInfo;
 use crate::destination;
 use crate::destination::kafka::{KafkaConfig, MetadataClient, TopicAt, kafka};
@@ -181,7 +181,7 @@ impl Positions {
             }
         }
         let (state, cluster, published) = read_from(opened, &place)?;
-        let source = assembly::source(config, &Environment::of_process());
+        let source = assembly::source(config);
         let source = source.map_err(|error| SourceError::Setup(error.to_string()))?;
         let fingerprint = source::publication_fingerprint(&control.client, facts.version, &source);
         let layout = layout(config).with(&limit.on(fingerprint).await??);
