@@ -248,6 +248,7 @@ mod tests {
     use crate::destination::parts::link::Order;
     use crate::destination::parts::linked::tests::{Tried, at, cases, record};
     use crate::destination::parts::message_id::Writer;
+    use crate::sink::Sink as _;
 
     impl Tried for NatsSink {
         const KEEPS_LAST: bool = true;
@@ -281,6 +282,7 @@ mod tests {
         record_that_is_refused_for_an_unknown_reason_is_a_suspect
         records_that_were_acknowledged_and_are_gone_are_reported
         claim_that_was_set_since_outlives_a_fenced_connection
+        connection_of_a_former_claim_is_left_when_nothing_is_in_flight
     }
 
     fn expected_last(message: &Message) -> Option<&str> {
@@ -290,11 +292,23 @@ mod tests {
     #[test]
     fn each_message_expects_the_one_before_it() {
         let (mut sink, mut received) = NatsSink::opened();
-        assert_eq!((sink.produce_at(1), sink.produce_at(2)), (Ok(()), Ok(())));
-        sink.reported();
-        let Ok(Order::Send { batch, .. }) = received.try_recv() else { panic!("both") };
-        assert_eq!(batch.sent.first, 41);
-        assert_eq!([0, 1].map(|at| expected_last(&batch.messages[at])), [Some("40"), Some("41")]);
+        let mut sent = |sink: &mut NatsSink| {
+            assert_eq!((sink.produce_at(2), sink.produce_at(3)), (Ok(()), Ok(())));
+            sink.reported();
+            let mut orders = std::iter::from_fn(|| received.try_recv().ok());
+            let batch = orders.find_map(|order| match order {
+                Order::Send { batch, .. } => Some(batch),
+                _ => None,
+            });
+            let batch = batch.expect("both");
+            let expected = [0, 1].map(|at| expected_last(&batch.messages[at]).map(str::to_owned));
+            (batch.sent.first, expected.map(Option::unwrap_or_default))
+        };
+        assert_eq!(sent(&mut sink), (41, ["40".to_owned(), "41".to_owned()]));
+        sink.replaced();
+        assert_eq!(sink.take_conditions(), []);
+        sink.happens(Event::Synced(<NatsSink as Tried>::synced(Some(1))));
+        assert_eq!(sent(&mut sink), (42, ["41".to_owned(), "42".to_owned()]));
     }
 
     #[test]

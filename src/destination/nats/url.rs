@@ -8,7 +8,7 @@ use crate::destination::parts::server_url::{Form, ServerUrl};
 
 const FORM: Form = Form {
     schemes: [("nats", 4222), ("tls", 4222)],
-    text: "nats://[user:password@]host[:port], or tls://… for TLS, with commas between several servers",
+    text: "nats://[user:password@|token@]host[:port], or tls://… for TLS, with commas between several servers",
 };
 
 /// The servers of a cluster: the first has the login.
@@ -35,7 +35,8 @@ impl NatsUrl {
         if url.first.user.is_none() && url.first.has_login() {
             return Err("it has a password without a user".to_owned());
         }
-        if url.all().any(|one| one.path.as_ref().is_some_and(|path| !path.is_empty())) {
+        let has_path = |one: &ServerUrl| one.path.as_ref().is_some_and(|path| !path.is_empty());
+        if url.all().any(has_path) {
             return Err("it has a path, and NATS has none".to_owned());
         }
         Ok(url)
@@ -64,6 +65,8 @@ impl NatsUrl {
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret as _;
+
     use super::*;
 
     #[test]
@@ -80,6 +83,12 @@ mod tests {
             assert!(found.eq(expected), "{servers:?}");
             assert_eq!(url.address(), address);
         }
+        let login = |text: &str| {
+            let ServerUrl { user, password, .. } = NatsUrl::parse(text).expect(text).first;
+            (user, password.map(|password| password.expose_secret().to_owned()))
+        };
+        let [user, word, token] = ["u", "w", "t0ken"].map(|text| Some(text.to_owned()));
+        assert_eq!([login("nats://u:w@a"), login("nats://t0ken@a")], [(user, word), (token, None)]);
     }
 
     #[test]

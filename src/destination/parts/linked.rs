@@ -1,5 +1,4 @@
-//! What the sinks have in common that send batches over one connection. A connection is that of a claim: with
-//! another one, what is in flight over it is not added any more.
+//! What the sinks have in common that send batches over one connection, which is that of a claim.
 
 use std::future::ready;
 use std::time::Instant;
@@ -30,7 +29,8 @@ impl<L: Link, T: Copy, O> Publisher<L, T, O> {
         self.open.as_ref().map(|(_, open)| open)
     }
 
-    /// Asks for a connection if there is none. That of a former claim adds nothing any more.
+    /// Asks for a connection if there is none. That of a former claim is left, and what is in flight over it is
+    /// to be produced again.
     pub(crate) fn connect(&mut self) {
         let version = self.claims.version();
         let former = self.open.take_if(|(of, _)| *of != version);
@@ -228,6 +228,14 @@ pub(crate) mod tests {
         /// One that is connected.
         fn opened() -> (Self, UnboundedReceiver<Order<Self::Link>>) {
             let (mut sink, mut received) = Self::made();
+            if Self::KEEPS_LAST {
+                assert_eq!(
+                    sink.produce_at(1),
+                    Err(ProduceError::Full),
+                    "the state key is not open"
+                );
+                assert!(received.try_recv().is_err());
+            }
             sink.publisher().claims.set("c".to_owned());
             assert_eq!(sink.produce_at(1), Err(ProduceError::Full), "it is not connected");
             assert!(matches!(received.try_recv(), Ok(Order::Connect { .. })));
@@ -313,6 +321,24 @@ pub(crate) mod tests {
             sink.happens(Event::Failed(Failure::Fenced));
             assert_eq!(sink.publisher().claims.current().is_some(), is_newer);
         }
+    }
+
+    pub(crate) fn connection_of_a_former_claim_is_left_when_nothing_is_in_flight<S: Tried>() {
+        let (mut sink, mut received) = S::opened();
+        sink.publisher().claims.set("newer".to_owned());
+        assert_eq!(sink.take_conditions(), []);
+        let order = received.try_recv();
+        assert!(matches!(order, Ok(Order::Connect { claim, .. }) if claim == "newer"));
+        let (mut sink, mut received) = S::opened();
+        assert_eq!(sink.produce_at(1), Ok(()));
+        sink.reported();
+        assert!(matches!(received.try_recv(), Ok(Order::Send { .. })));
+        sink.publisher().claims.set("newer".to_owned());
+        assert_eq!(sink.take_conditions(), []);
+        assert!(received.try_recv().is_err(), "it may end");
+        assert_eq!(sink.produce_at(2), Err(ProduceError::Full));
+        let conditions = sink.take_conditions();
+        assert!(matches!(conditions.as_slice(), [Condition::Broken(_)]), "{conditions:?}");
     }
 
     /// A test of each of these cases with a sink.

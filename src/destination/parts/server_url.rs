@@ -70,19 +70,27 @@ impl ServerUrl {
         }
         Self::parsed(text, form).ok_or_else(|| {
             format!(
-                "it is not of the form {}; signs such as `@`, `:` and `/` in a login are written \
-                 percent-encoded",
+                "it is not of the form {}; signs such as `@`, `:`, `/`, `,` and `%` in a login or a path are \
+                 written percent-encoded",
                 form.text
             )
         })
     }
 
     fn parsed(text: &str, form: &Form) -> Option<Self> {
-        // The crate removes line ends, and an empty password.
-        if text.contains(char::is_whitespace) || text.contains(":@") {
-            return None;
-        }
-        let url = Url::parse(text).ok()?;
+        let (_, rest) = text.split_once("://")?;
+        let (authority, path) = match rest.split_once('/') {
+            Some((authority, path)) => (authority, Some(path)),
+            None => (rest, None),
+        };
+        // The crate removes line ends and what is empty. Behind an unescaped `/` of a password, the rest of that
+        // would be the path.
+        let is_odd = text.contains(char::is_whitespace)
+            || authority.starts_with('@')
+            || authority.ends_with(':')
+            || authority.contains(":@")
+            || path.is_some_and(|path| path.contains(['@', '/']));
+        let url = Url::parse(text).ok().filter(|_| !is_odd)?;
         let at = form.schemes.iter().position(|(scheme, _)| *scheme == url.scheme())?;
         let (scheme, port) = form.schemes[at];
         let host = match url.host()? {
@@ -90,20 +98,20 @@ impl ServerUrl {
             other => other.to_string(),
         };
         let port = url.port().unwrap_or(port);
-        let path = url.path().strip_prefix('/');
-        // Behind an unescaped `/` of a password the `@` would be part of the path.
-        if host.is_empty() || port == 0 || path.is_some_and(|path| path.contains(['@', '/'])) {
+        let is_of_host = |sign: char| sign.is_ascii_alphanumeric() || "-._:".contains(sign);
+        if host.is_empty() || !host.chars().all(is_of_host) || port == 0 {
             return None;
         }
-        let user = Some(decoded(url.username())?).filter(|user| !user.is_empty());
-        let password = match url.password() {
-            Some(password) => Some(SecretString::from(decoded(password)?)),
-            None => None,
-        };
-        let path = match path {
-            Some(path) => Some(decoded(path)?),
-            None => None,
-        };
+        let optional =
+            |text: Option<&str>| text.map(|text| decoded(text).ok_or(())).transpose().ok();
+        let path = optional(path)?;
+        // It resolves `..`, and takes `\` for `/`.
+        let seen = decoded(url.path().strip_prefix('/').unwrap_or(url.path()))?;
+        if seen != path.as_deref().unwrap_or_default() {
+            return None;
+        }
+        let user = optional(Some(url.username()).filter(|user| !user.is_empty()))?;
+        let password = optional(url.password())?.map(SecretString::from);
         Some(Self { scheme, tls: at == 1, host, port, user, password, path })
     }
 
@@ -173,12 +181,13 @@ mod tests {
             ("s://u:a@b%2F@h:9", false, "h:9", Some("u"), Some("a@b/"), None),
             ("s://t%C3%B6ken@h/eu%2Fo", false, "h:1", Some("töken"), None, Some("eu/o")),
             ("s://u:100%@h", false, "h:1", Some("u"), Some("100%"), None),
+            ("s://Host/\u{e9}%C3%A9", false, "Host:1", None, None, Some("\u{e9}\u{e9}")),
         ] {
             let url = ServerUrl::parse(text, &FORM).expect(text);
             let word = url.password.as_ref().map(SecretString::expose_secret);
             let found = (url.tls, &*url.address(), url.user.as_deref(), word, url.path.as_deref());
             assert_eq!(found, (tls, address, user, password, path), "{text}");
-            assert!(!format!("{url:?}").contains("p@w"));
+            assert_eq!(format!("{url:?}"), format!("ServerUrl({address})"));
         }
     }
 
@@ -190,6 +199,17 @@ mod tests {
             "http://s3cret@h",
             "s://",
             "s://:1",
+            "s://@h",
+            "s://h:",
+            "s://h:/1",
+            "s://a%20b",
+            "s://${HOST}:1",
+            "s://a,b",
+            "s://h/.",
+            "s://h/%2e",
+            "s://h/7/../3",
+            "s://u:1/s3cret@h/../2",
+            "s://h:1\\x",
             "s://u:s3cret@",
             "s://h:x",
             "s://h:0",

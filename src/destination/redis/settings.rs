@@ -17,7 +17,7 @@ pub(in crate::destination) const DECLARED: Declared =
 declare_settings! {
     SETTINGS:
     URL = row("redis.url", Text, "Redis server: `redis://[[user]:password@]host[:port][/database]`, or `rediss://` for TLS.")
-        .details("Prefer `WALPOST_REDIS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@` and `/` in a password are written percent-encoded.")
+        .details("Prefer `WALPOST_REDIS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `%` in a password are written percent-encoded.")
         .variable().default("redis://localhost:6379").secret();
     STREAM = row("redis.stream", Text, "Stream to which all events are added, in the order of the commits. One stream belongs to one slot.")
         .variable().default("outbox")
@@ -142,9 +142,14 @@ mod tests {
         );
         let redis = redis_config(&config.expect("valid"));
         let redis = redis.expect("it can be used");
-        assert_eq!(redis.url.address(), "h:7");
+        assert_eq!((redis.url.address().as_str(), redis.database), ("h:7", 2));
         assert_eq!((redis.stream.as_str(), redis.maxlen), ("{eu}.orders", Some(1_000_000)));
         assert_eq!((redis.wait_replicas, redis.tls.roots), (2, Some("ca.pem".into())));
         assert_eq!(redis.tls.identity, Some(("own.pem".into(), "own.key".into())));
+        for url in ["redis://h", "rediss://h/"] {
+            let config = of_toml(&format!("sink.kind = 'redis'\nredis.url = '{url}'"));
+            let redis = redis_config(&config.expect("valid")).expect("it can be used");
+            assert_eq!((redis.url.address().as_str(), redis.database), ("h:6379", 0));
+        }
     }
 }

@@ -227,12 +227,12 @@ mod tests {
         }
     }
 
-    // Nothing may be added before a refused event, so there are no lanes.
     cases! {
         RedisSink:
         nothing_is_sent_behind_lost_records_until_they_are_produced_again
         record_that_is_refused_for_an_unknown_reason_is_a_suspect
         records_that_were_acknowledged_and_are_gone_are_reported
         claim_that_was_set_since_outlives_a_fenced_connection
+        connection_of_a_former_claim_is_left_when_nothing_is_in_flight
     }
 }
