@@ -18,8 +18,8 @@ pub struct Walpost {
 }
 
 impl Walpost {
-    /// Creates it; nothing connects before [`Walpost::run`]. Call it within a Tokio runtime. Files and
-    /// variables of its environment are read again at each connect.
+    /// Creates it; nothing connects before [`Walpost::run`]. Call it within a Tokio runtime. Files are
+    /// read again at each connect; variables are those with which the configuration was loaded.
     ///
     /// # Errors
     ///

@@ -158,6 +158,11 @@ fn a_variable_may_name_a_file_with_its_value() {
             config.origin(Setting::SOURCE_URL).to_string(),
             "WALPOST_SOURCE_URL_FILE (secret)"
         );
+        fs::write(path.join("secret"), "new").unwrap();
+        for url in [config.source_url(), config.reload().map(|read| read.source.url)] {
+            assert_eq!(url.unwrap().unwrap().expose_secret(), "new");
+        }
+        assert_eq!(config.path(Setting::SOURCE_URL), Some(path.join(value)));
     }
 }
 
@@ -497,10 +502,10 @@ fn tables_in_a_variable_are_separated_by_commas() {
 
 #[test]
 fn no_secret_is_shown_by_debug_or_display() {
-    let config = of_toml(
-        "source.url = 'postgres://u:s3cret@h/db'\n[kafka.properties]\nsasl.password = 's3cret'\n",
-    )
-    .unwrap();
+    let file =
+        "source.url = 'postgres://u:s3cret@h/db'\n[kafka.properties]\nsasl.password = 's3cret'\n";
+    let (directory, variables) = (directory(file), [("PGPASSWORD", "s3cret")]);
+    let config = load(&Flags::default(), &variables, directory.path()).unwrap();
     for text in [format!("{config:?}"), format!("{:?}", config.display())] {
         assert!(!text.contains("s3cret"), "{text}");
     }
