@@ -24,18 +24,19 @@ mod verdict;
 
 use std::sync::Arc;
 
+use super::parts::settings::reread;
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::Config;
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
 
-pub(crate) use config::{HttpConfig, HttpSource};
+pub(crate) use config::HttpConfig;
 pub(crate) use connection::connect;
 pub(super) use names::NAMES;
 #[cfg(test)]
 pub(super) use request::tests::SAMPLE;
-use settings::{http_config, http_source};
+use settings::http_config;
 pub(crate) use signature::Signers;
 pub(crate) use sink::HttpSink;
 pub(crate) use url::HttpUrl;
@@ -55,7 +56,7 @@ impl Destination for Http {
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, metrics, .. } = context;
         let http = http_config(config)?;
-        let source = http_source(config);
+        let source = reread(config, http_config);
         let sink = HttpSink::new(&http, &source, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink))
     }

@@ -6,8 +6,8 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::config::Kind::{Duration as Time, Number, Text};
 use crate::config::{self, Config, ConfigError, Declared, Setting, declare_settings, row};
-use crate::destination::http::{HttpConfig, HttpSource, HttpUrl, Signers};
-use crate::destination::parts::settings::{check_too_large, reread, tls_files};
+use crate::destination::http::{HttpConfig, HttpUrl, Signers};
+use crate::destination::parts::settings::{check_too_large, tls_files};
 use crate::record::Policy;
 
 /// `[http]`
@@ -92,10 +92,6 @@ pub(crate) fn http_config(config: &Config) -> Result<HttpConfig, ConfigError> {
         waits_for_topic: config.poison.missing_topic.is_none(),
         dead_letters: config.poison.dead_letter_topic.clone(),
     })
-}
-
-pub(super) fn http_source(config: &Config) -> HttpSource {
-    reread(config, http_config)
 }
 
 /// How many requests may be in flight.

@@ -42,6 +42,7 @@ mod url;
 use std::sync::Arc;
 
 use super::parts::claims::Claims;
+use super::parts::settings::reread;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
 use crate::config::Config;
 use crate::findings::Findings;
@@ -57,7 +58,7 @@ pub(crate) use inspect::{Inspection, inspect};
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;
-use settings::{nats_config, nats_source};
+use settings::nats_config;
 pub(crate) use sink::NatsSink;
 use state::nats_state;
 pub(crate) use state_key::{
@@ -82,7 +83,7 @@ impl Destination for Nats {
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, metrics, .. } = context;
         let nats = nats_config(config)?;
-        let (source, claims) = (nats_source(config), Claims::default());
+        let (source, claims) = (reread(config, nats_config), Claims::default());
         let store = nats_state(source.clone(), claims.clone(), true);
         let sink = NatsSink::new(&nats, source, claims, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink).keeping(store, settings::state_settings(config)))
@@ -103,7 +104,7 @@ impl Destination for Nats {
     }
 
     fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
-        let source = nats_source(config);
+        let source = reread(config, nats_config);
         Some(Box::new(nats_state(source, Claims::default(), false)))
     }
 

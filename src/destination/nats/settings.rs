@@ -7,8 +7,8 @@ use secrecy::ExposeSecret as _;
 use crate::config::Kind::{Duration as Time, Text};
 use crate::config::{Config, ConfigError, Declared, Setting, declare_settings, duration, row};
 use crate::destination::nats::{KEY, bucket, check_subject};
-use crate::destination::nats::{NatsConfig, NatsSource, NatsUrl, SubjectTemplate};
-use crate::destination::parts::settings::{self, check_too_large, reread, tls_files};
+use crate::destination::nats::{NatsConfig, NatsUrl, SubjectTemplate};
+use crate::destination::parts::settings::{self, check_too_large, tls_files};
 use crate::relay::StateSettings;
 
 /// `[nats]`
@@ -91,10 +91,6 @@ pub(crate) fn nats_config(config: &Config) -> Result<NatsConfig, ConfigError> {
         dead_letters: dead_letters.clone(),
         sync_interval: values.parsed(SYNC_INTERVAL, duration)?,
     })
-}
-
-pub(super) fn nats_source(config: &Config) -> NatsSource {
-    reread(config, nats_config)
 }
 
 /// The name of a stream of NATS, which is also a part of a bucket's name.

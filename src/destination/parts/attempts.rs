@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 use super::Failure;
+use super::failure::REFUSED;
 use crate::ledger::Seq;
 use crate::metrics::{Metrics, Published};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::{Condition, Outcome, Report};
-
-/// The code of the publish-error metric for records that are refused.
-pub(crate) const REFUSED: &str = "refused";
 
 /// How many requests with a record have to be rejected before it is a suspect, where several machines can
 /// stand behind one address: one of them may reject everything.

@@ -45,7 +45,7 @@ impl<T> Clone for Claims<T> {
 }
 
 impl Claims<()> {
-    /// That of a destination with nothing to claim.
+    /// The claims of a destination that has no state key: one that never changes.
     pub(crate) fn unclaimed() -> Self {
         let claims = Self::default();
         claims.set(String::new());

@@ -5,6 +5,9 @@ use crate::outlet::{Ground, Refusal};
 use crate::sink::{Condition, Fault, Outcome, Report};
 use crate::state::StateFailure;
 
+/// The code of the publish-error metric for records that are refused.
+pub(super) const REFUSED: &str = "refused";
+
 /// Why a destination cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {

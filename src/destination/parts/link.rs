@@ -18,14 +18,12 @@ use tokio::time::sleep;
 
 use super::Failure;
 use super::delays::delays;
+use super::failure::REFUSED;
 use super::worker;
 use crate::ledger::Seq;
 use crate::metrics::{Metrics, Published};
 use crate::outlet::Refusal;
 use crate::sink::{Condition, Outcome, Report, SinkError};
-
-/// The code of the publish-error metric for records that are refused.
-const REFUSED: &str = "refused";
 
 /// Minimum and maximum delay between two attempts to connect.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];

@@ -206,7 +206,7 @@ pub(crate) mod tests {
 
     /// A sink whose worker is the test.
     pub(crate) trait Tried: Linked + Sink + Sized {
-        /// Whether it reads what is there when it connects.
+        /// Whether the sink reads, when it connects, which event is the last.
         const KEEPS_LAST: bool;
 
         fn made() -> (Self, UnboundedReceiver<Order<Self::Link>>);

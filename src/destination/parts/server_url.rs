@@ -105,7 +105,7 @@ impl ServerUrl {
         let optional =
             |text: Option<&str>| text.map(|text| decoded(text).ok_or(())).transpose().ok();
         let path = optional(path)?;
-        // It resolves `..`, and takes `\` for `/`.
+        // The crate resolves `..`, and takes `\` for `/`.
         let seen = decoded(url.path().strip_prefix('/').unwrap_or(url.path()))?;
         if seen != path.as_deref().unwrap_or_default() {
             return None;

@@ -35,19 +35,20 @@ mod wire;
 
 use std::sync::Arc;
 
+use super::parts::settings::reread;
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::Config;
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
 
-pub(crate) use config::{RabbitConfig, RabbitSource};
+pub(crate) use config::RabbitConfig;
 pub(crate) use connection::{Inspection, inspect};
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;
 pub(crate) use routing_key::RoutingKeyTemplate;
-use settings::{rabbit_config, rabbit_source};
+use settings::rabbit_config;
 pub(crate) use sink::RabbitSink;
 
 /// An exchange of RabbitMQ.
@@ -65,7 +66,7 @@ impl Destination for RabbitMq {
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, metrics, .. } = context;
         let rabbitmq = rabbit_config(config)?;
-        let source = rabbit_source(config);
+        let source = reread(config, rabbit_config);
         let sink = RabbitSink::new(&rabbitmq, source, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink))
     }

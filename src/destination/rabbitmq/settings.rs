@@ -3,8 +3,8 @@
 use crate::config::Kind::Text;
 use crate::config::{Config, ConfigError, Declared, Setting, declare_settings, row};
 use crate::destination::parts::server_url::{Form, ServerUrl};
-use crate::destination::parts::settings::{check_too_large, reread, tls_files};
-use crate::destination::rabbitmq::{RabbitConfig, RabbitSource, RoutingKeyTemplate};
+use crate::destination::parts::settings::{check_too_large, tls_files};
+use crate::destination::rabbitmq::{RabbitConfig, RoutingKeyTemplate};
 
 /// `[rabbitmq]`
 pub(in crate::destination) const DECLARED: Declared = Declared {
@@ -75,10 +75,6 @@ pub(crate) fn rabbit_config(config: &Config) -> Result<RabbitConfig, ConfigError
         routing_key,
         dead_letters: config.poison.dead_letter_topic.clone(),
     })
-}
-
-pub(super) fn rabbit_source(config: &Config) -> RabbitSource {
-    reread(config, rabbit_config)
 }
 
 /// The name of an exchange of RabbitMQ.

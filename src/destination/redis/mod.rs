@@ -32,6 +32,7 @@ mod state;
 use std::sync::Arc;
 
 use super::parts::claims::Claims;
+use super::parts::settings::reread;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
 use crate::config::Config;
 use crate::findings::Findings;
@@ -50,7 +51,7 @@ pub(crate) use inspect::{Inspection, REWRITE, inspect};
 pub(crate) use link::{lacks_replicas, ping};
 pub(crate) use log_sync::LogSync;
 use script::{adopt, open, write_state};
-use settings::{redis_config, redis_source};
+use settings::redis_config;
 pub(crate) use sink::RedisSink;
 use state::redis_state;
 
@@ -69,7 +70,7 @@ impl Destination for Redis {
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, metrics, .. } = context;
         let redis = redis_config(config)?;
-        let (source, claims) = (redis_source(config), Claims::default());
+        let (source, claims) = (reread(config, redis_config), Claims::default());
         let store = redis_state(source.clone(), claims.clone(), true);
         let sink = RedisSink::new(&redis, source, claims, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink).keeping(store, settings::state_settings(config)))
@@ -89,7 +90,7 @@ impl Destination for Redis {
     }
 
     fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
-        let source = redis_source(config);
+        let source = reread(config, redis_config);
         Some(Box::new(redis_state(source, Claims::default(), false)))
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::config::Kind::{Number, Text};
 use crate::config::{Config, ConfigError, Declared, declare_settings, row};
 use crate::destination::parts::server_url::{Form, ServerUrl};
-use crate::destination::parts::settings::{self, check_too_large, reread, tls_files};
+use crate::destination::parts::settings::{self, check_too_large, tls_files};
+use crate::destination::redis::RedisConfig;
 use crate::destination::redis::owner_key;
-use crate::destination::redis::{RedisConfig, RedisSource};
 use crate::relay::StateSettings;
 
 /// `[redis]`
@@ -95,10 +95,6 @@ pub(crate) fn redis_config(config: &Config) -> Result<RedisConfig, ConfigError> 
         maxlen: values.optional(MAXLEN, maxlen)?,
         wait_replicas: values.parsed(WAIT_REPLICAS, wait_replicas)?,
     })
-}
-
-pub(super) fn redis_source(config: &Config) -> RedisSource {
-    reread(config, redis_config)
 }
 
 /// The name of a stream of Redis.

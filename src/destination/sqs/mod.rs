@@ -23,6 +23,7 @@ mod worker;
 
 use std::sync::Arc;
 
+use super::parts::settings::reread;
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::Config;
 use crate::findings::Findings;
@@ -31,11 +32,11 @@ use crate::sink::BoxFuture;
 
 pub(crate) use client::{Connection, QueueAttributes};
 pub(crate) use config::QueueKind;
-pub(crate) use config::{SqsConfig, SqsSource};
+pub(crate) use config::SqsConfig;
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;
-use settings::{sqs_config, sqs_source};
+use settings::sqs_config;
 pub(crate) use sink::SqsSink;
 pub(crate) use url::{Endpoint, QueueUrl};
 
@@ -54,7 +55,7 @@ impl Destination for Sqs {
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
         let Context { config, metrics, .. } = context;
         let sqs = sqs_config(config)?;
-        let source = sqs_source(config);
+        let source = reread(config, sqs_config);
         let sink = SqsSink::new(&sqs, source, Arc::clone(metrics))?;
         Ok(Opened::without_position(sink))
     }

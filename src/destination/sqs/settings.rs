@@ -2,8 +2,8 @@
 
 use crate::config::Kind::Text;
 use crate::config::{Config, ConfigError, Declared, declare_settings, row};
-use crate::destination::parts::settings::{check_too_large, reread};
-use crate::destination::sqs::{Endpoint, QueueUrl, SqsConfig, SqsSource};
+use crate::destination::parts::settings::check_too_large;
+use crate::destination::sqs::{Endpoint, QueueUrl, SqsConfig};
 use crate::record::Policy;
 use crate::source;
 
@@ -75,10 +75,6 @@ pub(crate) fn sqs_config(config: &Config) -> Result<SqsConfig, ConfigError> {
         roots: roots.or_else(source::system_bundle),
         delivery_id: config.delivery.id.clone(),
     })
-}
-
-pub(super) fn sqs_source(config: &Config) -> SqsSource {
-    reread(config, sqs_config)
 }
 
 /// A region of AWS.
