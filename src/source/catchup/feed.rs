@@ -78,6 +78,8 @@ struct SlotAdvancer {
     slot: String,
     schedule: SlotAdvanceSchedule,
     advancing: Option<Query<Lsn>>,
+    /// Whether another client used the slot at the last attempt.
+    is_in_use: bool,
 }
 
 /// A query that runs in its own task, so that the future that waits for the answer can be dropped.
@@ -109,11 +111,10 @@ pub(in crate::source) async fn advance(
     advance: SlotAdvance,
 ) -> Result<Lsn, SourceError> {
     let SlotAdvance { from: at, to } = advance;
-    let advanced = client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await;
-    let row = advanced.map_err(|error| advance_error(&error, slot))?;
-    let Some(row) = row else {
-        let found = CatalogState::read(client, slot).await?.require_slot(slot)?;
-        return Err(SourceError::slot_advanced(slot, at, found));
+    let row = match client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await {
+        Ok(Some(row)) => row,
+        Ok(None) => return Err(why_not_advanced(client, slot, at, None).await),
+        Err(error) => return Err(why_not_advanced(client, slot, at, Some(&error)).await),
     };
     let text: String =
         row.try_get(0).map_err(|error| SourceError::query("advancing the slot", &error))?;
@@ -125,16 +126,30 @@ pub(in crate::source) async fn advance(
     }
 }
 
-/// Classifies an error of [`ADVANCE`].
-fn advance_error(error: &tokio_postgres::Error, slot: &str) -> SourceError {
-    let text = format!("advancing the slot: {}", with_causes(error));
-    match error.code().map(SqlState::code) {
-        Some("55006") => SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None },
-        Some("58P01") => SourceError::Slot(SlotError::WalRemoved(text)),
-        Some("42704") => SourceError::Slot(SlotError::Dropped(text)),
-        // PostgreSQL 14 to 18 use 55000 for an invalidated slot and for a target before the slot's
-        // position. The next open reads which of them it was.
-        _ => SourceError::Lost(text),
+/// Classifies what [`ADVANCE`] has ended with: an error, or no row.
+async fn why_not_advanced(
+    client: &Client,
+    slot: &str,
+    at: Lsn,
+    error: Option<&tokio_postgres::Error>,
+) -> SourceError {
+    let said = error.map(|error| format!("advancing the slot: {}", with_causes(error)));
+    let text = said.unwrap_or_default();
+    match error.map(|error| error.code().map(SqlState::code)) {
+        // An invalidated slot, and a target before the slot's position (PostgreSQL 14 to 18).
+        None | Some(Some("55000")) => {}
+        Some(Some("55006")) => {
+            return SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None };
+        }
+        Some(Some("58P01")) => return SourceError::Slot(SlotError::WalRemoved(text)),
+        Some(Some("42704")) => return SourceError::Slot(SlotError::Dropped(text)),
+        Some(_) => return SourceError::Lost(text),
+    }
+    let facts = CatalogState::read(client, slot).await;
+    match facts.and_then(|facts| facts.require_slot(slot)) {
+        Ok(found) if found > at => SourceError::slot_advanced(slot, at, found),
+        Ok(found) => SourceError::Lost(format!("{text} (its position is {found})")),
+        Err(error) => error,
     }
 }
 
@@ -146,6 +161,7 @@ impl SlotAdvancer {
                 let position = advancing.answer().await;
                 self.advancing = None;
                 self.schedule.ended(position.as_ref().ok().copied(), Instant::now());
+                self.log_use(matches!(position, Err(SourceError::InUse { .. })));
                 position?;
                 crate::crash_points::point!("moved");
                 return Ok(());
@@ -161,6 +177,17 @@ impl SlotAdvancer {
                 peer.awaited(advance(&peer.client, &slot, next)).await?
             }));
         }
+    }
+
+    /// Logs that another client uses the slot, once until it does not.
+    fn log_use(&mut self, is_in_use: bool) {
+        if is_in_use && !self.is_in_use {
+            tracing::warn!(
+                slot = self.slot,
+                "another client uses the slot; advancing it once that client has released it"
+            );
+        }
+        self.is_in_use = is_in_use;
     }
 
     /// Advances the slot to `to` without delay, and checks its position.
@@ -250,6 +277,7 @@ impl CatchupFeed {
             slot: config.slot.clone(),
             schedule: SlotAdvanceSchedule::new(at, keeps_idle_slots, now),
             advancing: None,
+            is_in_use: false,
         };
         Self {
             base,
@@ -399,6 +427,8 @@ impl CatchupFeed {
                 advanced = self.advancer.advanced(), if self.abandoned.is_none() => {
                     match advanced {
                         Err(SourceError::Slot(error)) => self.abandon(error),
+                        // That client may move it: a feed that ended here would lose its copy.
+                        Err(SourceError::InUse { .. }) => {}
                         Err(error) => return Err(error),
                         Ok(()) if self.progress.is_over() => return Ok(self.progress.keepalive()),
                         Ok(()) => {}

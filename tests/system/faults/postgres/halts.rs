@@ -378,19 +378,19 @@ async fn stopped_unseen(report: CaseReport) {
 }
 
 /// A client that is not walpost, and streams from the slot until it is dropped.
-struct OtherClient(TcpStream);
+pub(super) struct OtherClient(TcpStream);
 
 impl OtherClient {
-    fn begin(port: u16) -> Self {
+    /// The client; `None`: the slot is in use.
+    pub(super) fn begin(port: u16) -> Option<Self> {
         let mut client = Self(TcpStream::connect(("127.0.0.1", port)).expect("it listens"));
         let login = b"\0\x03\0\0user\0postgres\0database\0postgres\0replication\0database\0\0";
         client.say(None, login);
-        client.await_message(b'Z');
+        assert!(client.await_message(b'Z'), "it is not let in");
         let options = "proto_version '1', publication_names 'walpost'";
         let start = format!("START_REPLICATION SLOT walpost LOGICAL 0/0 ({options})\0");
         client.say(Some(b'Q'), start.as_bytes());
-        client.await_message(b'W');
-        client
+        client.await_message(b'W').then_some(client)
     }
 
     fn say(&mut self, kind: Option<u8>, body: &[u8]) {
@@ -399,16 +399,16 @@ impl OtherClient {
         self.0.write_all(&message).expect("it reads");
     }
 
-    fn await_message(&mut self, kind: u8) {
+    /// Reads until a message of this kind, or an error.
+    fn await_message(&mut self, kind: u8) -> bool {
         loop {
             let mut header = [0; 5];
             self.0.read_exact(&mut header).expect("an answer");
             let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]);
             let mut body = vec![0; usize::try_from(length).expect("short") - 4];
             self.0.read_exact(&mut body).expect("the rest of it");
-            assert_ne!(header[0], b'E', "{}", String::from_utf8_lossy(&body));
-            if header[0] == kind {
-                return;
+            if [kind, b'E'].contains(&header[0]) {
+                return header[0] == kind;
             }
         }
     }
@@ -439,7 +439,7 @@ async fn read_between(report: CaseReport, is_back: bool) {
     fixture.postgres.execute(end).await;
     eventually(SHORT_TIMEOUT, "the slot is free", async || fixture.walsender().await.is_none())
         .await;
-    let mut other = OtherClient::begin(fixture.postgres.port());
+    let mut other = OtherClient::begin(fixture.postgres.port()).expect("the slot is free");
     let pid = "SELECT active_pid::text FROM pg_replication_slots";
     let pid = fixture.postgres.query_text(pid).await.expect("it has the slot");
     second.resume();

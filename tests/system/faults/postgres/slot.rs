@@ -7,6 +7,7 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, 
 use walpost_bed::oracle::{Row, judge};
 use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
 
+use super::halts::OtherClient;
 use crate::case::{Case, CaseReport};
 
 const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
@@ -35,6 +36,11 @@ pub fn cases() -> Vec<Case> {
         ),
         Case::new(36, "backlog_of_a_dropped_slot_is_published_completely", dropped_in_a_backlog),
         Case::new(38, "backlog_of_an_advanced_slot_is_published_completely", advanced_in_a_backlog),
+        Case::new(
+            38,
+            "slot_used_and_advanced_in_a_backlog_is_published_completely",
+            used_in_a_backlog,
+        ),
         Case::new(
             38,
             "high_latency_standby_observes_the_halt",
@@ -246,6 +252,35 @@ async fn in_a_backlog(report: CaseReport, what: &str, words: &str) {
         text.contains(words) || text.contains("has halted, and an operator has to decide")
     };
     assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
+    report.exact(&fixture.judge().await);
+}
+
+/// Another client uses the slot during a catch-up read, and then does so again and moves it. The read goes
+/// on: its copy of the slot is the only one that has the rest.
+async fn used_in_a_backlog(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&many_transactions(600)).await;
+    let walpost = slow_in_batches(&fixture);
+    let begun = async || fixture.records().await.len() > 500;
+    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
+    let mut other = None;
+    eventually(SHORT_TIMEOUT, "another client has the slot", async || {
+        other = OtherClient::begin(fixture.postgres.port());
+        other.is_some()
+    })
+    .await;
+    walpost.await_line("another client uses the slot", SHORT_TIMEOUT).await;
+    let before = fixture.confirmed_flush().await;
+    drop(other);
+    eventually(SHORT_TIMEOUT, "walpost advances the slot", async || {
+        fixture.confirmed_flush().await != before
+    })
+    .await;
+    fixture.postgres.execute(&at_rest(ADVANCE)).await;
+    assert!(fixture.records().await.len() < 8_000, "in the middle");
+    let text = report.ends(&walpost, 3).await;
+    assert!(text.contains("by another client"), "{text}");
+    assert!(!text.contains("lost the connection"), "{text}");
     report.exact(&fixture.judge().await);
 }
 
