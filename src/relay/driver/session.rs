@@ -179,9 +179,14 @@ impl<P: Source> Relay<P> {
 
     fn resume(&self, standby: &Standby) -> Resume {
         let (confirmed, durable) = (self.confirmed_at_most(), self.core.durable_upto());
-        let ack = self.state.as_ref().map_or(durable, |keeper| keeper.to_confirm(durable));
         // The position is not what this process has received: all of it is compared again.
         let is_compared = self.state.as_ref().is_none_or(StateKeeper::is_compared);
+        let ack = match &self.state {
+            None => durable,
+            Some(keeper) if is_compared => keeper.to_confirm(durable),
+            // The server may be another one: its slot's own position only.
+            Some(_) => Lsn::ZERO,
+        };
         let last = self.session.last.as_ref();
         match last.filter(|_| is_compared || !self.core.is_exactly_once()) {
             None => Resume::AtSlot { waited: standby.waited() },

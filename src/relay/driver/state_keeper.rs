@@ -83,8 +83,6 @@ pub(super) struct StateKeeper {
     key: Option<StateKey>,
     /// What may be confirmed.
     kept: Kept,
-    /// The highest position that the slot had when a session was opened.
-    slot: Lsn,
     /// A bookmark of this session whose position is not acknowledged yet.
     pending: Option<Bookmark>,
     /// How the run ends, once that is known.
@@ -150,7 +148,6 @@ impl StateKeeper {
             phase: Phase::Closed(now),
             key: None,
             kept: Kept::default(),
-            slot: Lsn::ZERO,
             pending: None,
             ending: None,
             state: None,

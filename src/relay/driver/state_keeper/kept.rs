@@ -22,6 +22,9 @@ const PARTS: u32 = 64;
 /// The positions that were written.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
+    /// The slot's position when the store was opened. A server that has crashed, or was restored, may
+    /// have an earlier one than it had before.
+    slot: Lsn,
     upto: Lsn,
     /// The pending positions, in the order of positions and times.
     pending: VecDeque<Pending>,
@@ -86,17 +89,28 @@ impl Kept {
         }
     }
 
+    /// The store was opened, and has the position `upto`, for a slot that is confirmed up to `slot`.
+    /// `is_own`: it is what this process has written last. Otherwise another process has written it, or
+    /// the store has lost what was written last.
+    pub(super) fn opened(
+        &mut self,
+        upto: Lsn,
+        slot: Lsn,
+        is_own: bool,
+        may_lose: Duration,
+        now: Instant,
+    ) {
+        self.slot = slot;
+        if !is_own {
+            self.pending.clear();
+            self.upto = slot.min(upto);
+        }
+        self.reopened(upto, may_lose, now);
+    }
+
     /// The store was opened, and has what this process has written last.
     pub(super) fn reopened(&mut self, upto: Lsn, may_lose: Duration, now: Instant) {
         self.pending.retain(|pending| pending.upto <= upto);
-        self.add(upto, now, may_lose);
-    }
-
-    /// The store was opened, and has the position of another process, or has lost what was written
-    /// last; the slot is confirmed up to `confirmed`.
-    pub(super) fn opened(&mut self, upto: Lsn, confirmed: Lsn, may_lose: Duration, now: Instant) {
-        self.pending.clear();
-        self.upto = self.upto.max(confirmed).min(upto);
         self.add(upto, now, may_lose);
     }
 }
@@ -113,7 +127,7 @@ impl StateKeeper {
     pub(in crate::relay::driver) fn to_confirm(&self, flush_lsn: Lsn) -> Lsn {
         let covered = self.covered();
         if !self.is_compared {
-            return self.slot;
+            return self.kept.slot;
         }
         if covered <= flush_lsn {
             return covered;
@@ -122,7 +136,7 @@ impl StateKeeper {
         let sent_again = last.map(|last| {
             if flush_lsn <= last.commit_lsn { flush_lsn } else { last.end_lsn.min(flush_lsn) }
         });
-        sent_again.unwrap_or_default().max(self.slot)
+        sent_again.unwrap_or_default().max(self.kept.slot)
     }
 
     /// Whether `until` may be confirmed, or may be once it is written.
@@ -161,7 +175,7 @@ mod tests {
     fn position_is_kept_once_it_cannot_be_lost() {
         let now = Instant::now();
         let mut kept = Kept::default();
-        kept.opened(Lsn::new(50), Lsn::new(20), MINUTE, now);
+        kept.opened(Lsn::new(50), Lsn::new(20), false, MINUTE, now);
         assert_eq!((kept.upto(), kept.next()), (Lsn::new(20), Some(now + MINUTE)));
         // Written again, as a sign of life.
         write(&mut kept, 50, MINUTE, now + MINUTE / 2);
@@ -177,9 +191,21 @@ mod tests {
         assert_eq!((kept.upto(), kept.next()), (Lsn::new(70), Some(now + 2 * MINUTE)));
         write(&mut kept, 90, MINUTE, now + 2 * MINUTE);
         assert_eq!((kept.upto(), kept.next()), (Lsn::new(80), Some(now + 3 * MINUTE)));
-        // The store has lost something.
-        kept.opened(Lsn::new(60), Lsn::new(20), MINUTE, now + MINUTE);
-        assert_eq!(kept.upto(), Lsn::new(60));
+        // The store has lost something, or has what another process wrote.
+        for found in [60, 120] {
+            kept.opened(Lsn::new(found), Lsn::new(20), false, MINUTE, now + MINUTE);
+            assert_eq!((kept.upto(), kept.pending.len()), (Lsn::new(20), 1));
+        }
+    }
+
+    #[test]
+    fn slot_that_has_fallen_back_is_known_by_its_own_position() {
+        for is_own in [false, true] {
+            let (now, mut kept) = (Instant::now(), Kept::default());
+            kept.opened(Lsn::new(120), Lsn::new(100), false, Duration::ZERO, now);
+            kept.opened(Lsn::new(120), Lsn::new(80), is_own, Duration::ZERO, now);
+            assert_eq!(kept.slot, Lsn::new(80));
+        }
     }
 
     /// The store's machine crashes, and loses what it has not synced. Nothing of that was confirmed,

@@ -392,14 +392,9 @@ impl<P: Source> Relay<P> {
 impl StateKeeper {
     /// What may be confirmed behind this record, for a slot that begins at `start`.
     fn opened_at(&mut self, state: &State, start: Lsn) {
-        // A server that has crashed may have an earlier position, and may be another one: not the highest.
-        self.slot = start;
         let (acked, may_lose, now) = (state.acked_upto, self.store.may_lose(), Instant::now());
-        if self.own.contains(&Some(id(state))) {
-            self.kept.reopened(acked, may_lose, now);
-        } else {
-            self.kept.opened(acked, start, may_lose, now);
-        }
+        let is_own = self.own.contains(&Some(id(state)));
+        self.kept.opened(acked, start, is_own, may_lose, now);
         self.own = [Some(id(state)), None];
     }
 
