@@ -146,7 +146,7 @@ pub trait Sink: Outlet + Send {
         false
     }
 
-    /// Appends all delivery reports that have arrived to `into`. Only this makes room after
+    /// Appends all delivery reports that have arrived to `into`. This makes room after
     /// [`ProduceError::Full`](crate::outlet::ProduceError::Full).
     fn take_reports(&mut self, into: &mut Vec<Report>);
 
@@ -175,45 +175,10 @@ pub trait Sink: Outlet + Send {
 /// The sink cannot be created as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// A property that the client library does not support, or not with this value.
-    #[error("the Kafka property `{name}` is refused by the client library: {said}{}", meant(*nearest))]
-    Property {
-        /// The property.
-        name: String,
-        /// The library's message, without the value.
-        said: String,
-        /// A supported property with a similar name.
-        nearest: Option<&'static str>,
-    },
-    /// A SASL mechanism that this build does not include.
-    #[error(
-        "SASL mechanism {mechanism} is not available in this build: set sasl.mechanisms to another; \
-         the client library was built with {features}"
-    )]
-    Mechanism {
-        /// The mechanism.
-        mechanism: String,
-        /// librdkafka's `builtin.features`.
-        features: String,
-    },
-    /// Tokens are required, but no source of tokens is configured.
-    #[error(
-        "SASL mechanism OAUTHBEARER needs a token: set sasl.oauthbearer.config to file=PATH of a \
-         file that holds one{}",
-        if *oidc { ", or sasl.oauthbearer.method to oidc" } else { "" }
-    )]
-    Token {
-        /// Whether this build can fetch tokens from an identity provider.
-        oidc: bool,
-    },
+    /// The destination's client refuses the configuration.
+    #[error(transparent)]
+    Client(Box<dyn std::error::Error + Send + Sync>),
     /// A thread cannot be started.
     #[error("a thread of the sink cannot be started: {0}")]
     Thread(String),
-    /// The client cannot be created for another reason.
-    #[error("Kafka's client library refuses the configuration: {0}")]
-    Client(rdkafka::error::KafkaError),
-}
-
-fn meant(nearest: Option<&str>) -> String {
-    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }

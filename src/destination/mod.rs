@@ -34,7 +34,7 @@ use self::parts::url::is_this_machine;
 
 /// The table of kinds: all names, those that this build has, and what they declare. Each is a module above,
 /// with `pub(super) mod settings` that has `DECLARED`, a type that is a [`Destination`], and for tests a
-/// `SAMPLE`; as its `NAMES`, what one module declares and another exports is `pub(crate)`.
+/// `SAMPLE`.
 macro_rules! destinations {
     ($first:ident::$First:ident, $(#[cfg($feature:meta)] $module:ident::$type:ident,)*) => {
         static ALL: &[&dyn Destination] =
@@ -275,7 +275,7 @@ mod tests {
         for (needs, toml, part) in [
             ("redis", "redis.stream = 'x'", "walpost.toml:1: `redis.stream`"),
             ("redis", "redis.wait_replicas = 0", "sink.kind = \"kafka\""),
-            ("kafka", "sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, `http`, `nats`"),
+            ("kafka", "sink.kind = 'rabbit'", "`rabbit` is not one of `kafka`, "),
             ("nats", "nats.stream = 'x'", "walpost.toml:1: `nats.stream`"),
             ("nats", "sink.kind = 'nats'\nnats.stream = 'a.b'", "`nats.stream`"),
             ("redis", "sink.kind = 'redis'\nkafka.max_producers = 8", ":2: `kafka.max_producers`"),

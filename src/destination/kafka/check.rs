@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::check_topics as topics;
+use super::features::ClientError;
 use crate::config::{self, Config};
 use crate::destination::kafka::{
     self, Brokers, CORRECT_ADVERTISED, ConnectionFailure, KafkaConfig, MetadataClient, TlsFailure,
@@ -10,7 +11,6 @@ use crate::destination::kafka::{
 };
 use crate::destination::parts::stored::SlotAt;
 use crate::findings::{Finding, Findings};
-use crate::sink::SinkError;
 
 /// Timeout for a broker's response.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -154,17 +154,17 @@ fn record_too_large(max: u64, limit: u64, servers: &str) -> Finding {
 }
 
 /// The client library rejects the configuration.
-fn client_finding(error: &SinkError) -> Finding {
+fn client_finding(error: &ClientError) -> Finding {
     let code = match error {
-        SinkError::Mechanism { .. } => "sasl_mechanism",
-        SinkError::Property { .. } => "kafka_property",
-        SinkError::Token { .. } => "sasl_token",
-        SinkError::Client(_) | SinkError::Thread(_) => "kafka_client",
+        ClientError::Mechanism { .. } => "sasl_mechanism",
+        ClientError::Property { .. } => "kafka_property",
+        ClientError::Token { .. } => "sasl_token",
+        ClientError::Other(_) => "kafka_client",
     };
     let finding =
         Finding::error(("Kafka client", code), error.to_string()).why("`run` would not start");
     match error {
-        SinkError::Mechanism { .. } => finding.advice(
+        ClientError::Mechanism { .. } => finding.advice(
             "set sasl.mechanisms to one that this build has (PLAIN, SCRAM-SHA-256, \
              SCRAM-SHA-512), and let the brokers offer it",
         ),

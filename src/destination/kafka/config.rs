@@ -7,10 +7,9 @@ use std::time::Duration;
 use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::config::ClientConfig;
 
-use super::features;
+use super::features::{self, ClientError};
 use crate::destination::kafka::partition::KeyHash;
 use crate::outlet::RECORD_OVERHEAD_BYTES;
-use crate::sink::SinkError;
 
 /// librdkafka's default limit for a message.
 pub(crate) const MESSAGE_MAX_BYTES: u64 = 1_000_000;
@@ -122,7 +121,7 @@ pub(crate) fn key_hash(properties: &BTreeMap<String, String>) -> KeyHash {
 }
 
 /// Checks that the client library accepts the configuration, without connecting.
-pub fn accepts(config: &KafkaConfig) -> Result<(), SinkError> {
+pub(crate) fn accepts(config: &KafkaConfig) -> Result<(), ClientError> {
     features::require(&client_config(config))
 }
 

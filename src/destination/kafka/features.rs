@@ -44,8 +44,49 @@ const PROPERTIES: [&str; 32] = [
     "ssl.key.password",
 ];
 
+/// The client library does not accept the configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    /// A property that the library does not support, or not with this value.
+    #[error("the Kafka property `{name}` is refused by the client library: {said}{}", meant(*nearest))]
+    Property {
+        name: String,
+        /// The library's message, without the value.
+        said: String,
+        /// A supported property with a similar name.
+        nearest: Option<&'static str>,
+    },
+    /// A SASL mechanism that this build does not include.
+    #[error(
+        "SASL mechanism {mechanism} is not available in this build: set sasl.mechanisms to another; \
+         the client library was built with {features}"
+    )]
+    Mechanism {
+        mechanism: String,
+        /// librdkafka's `builtin.features`.
+        features: String,
+    },
+    /// Tokens are required, but no source of tokens is configured.
+    #[error(
+        "SASL mechanism OAUTHBEARER needs a token: set sasl.oauthbearer.config to file=PATH of a \
+         file that holds one{}",
+        if *oidc { ", or sasl.oauthbearer.method to oidc" } else { "" }
+    )]
+    Token {
+        /// Whether this build can fetch tokens from an identity provider.
+        oidc: bool,
+    },
+    /// The client cannot be created for another reason.
+    #[error("Kafka's client library refuses the configuration: {0}")]
+    Other(KafkaError),
+}
+
+fn meant(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}
+
 /// Checks that this build can authenticate as configured.
-pub(crate) fn require(config: &ClientConfig) -> Result<(), SinkError> {
+pub(crate) fn require(config: &ClientConfig) -> Result<(), ClientError> {
     let native = config.create_native_config()?;
     let value = |name: &str| {
         let value = native.get(name).unwrap_or_default();
@@ -61,7 +102,7 @@ pub(crate) fn require(config: &ClientConfig) -> Result<(), SinkError> {
         "PLAIN" => !has("sasl_plain"),
         "OAUTHBEARER" if has("sasl_oauthbearer") => {
             if !oauth_token::is_from_file(config) && value("sasl.oauthbearer.method") != "oidc" {
-                return Err(SinkError::Token { oidc: has("oidc") });
+                return Err(ClientError::Token { oidc: has("oidc") });
             }
             false
         }
@@ -69,7 +110,7 @@ pub(crate) fn require(config: &ClientConfig) -> Result<(), SinkError> {
         _ => true,
     };
     if missing {
-        return Err(SinkError::Mechanism { mechanism, features });
+        return Err(ClientError::Mechanism { mechanism, features });
     }
     Ok(())
 }
@@ -82,26 +123,34 @@ pub(crate) fn built_in(native: &NativeClientConfig) -> String {
     features.filter(|feature| *feature != "sasl_gssapi").collect::<Vec<_>>().join(",")
 }
 
+impl From<ClientError> for SinkError {
+    fn from(error: ClientError) -> Self {
+        Self::Client(Box::new(error))
+    }
+}
+
 impl From<KafkaError> for SinkError {
     fn from(error: KafkaError) -> Self {
-        config_error(error)
+        ClientError::from(error).into()
     }
 }
 
 /// The library's error without the value, which may be a secret.
-fn config_error(error: KafkaError) -> SinkError {
-    let KafkaError::ClientConfig(_, said, name, value) = error else {
-        return SinkError::Client(error);
-    };
-    let unknown = said.contains("No such configuration property");
-    let distance = |known: &&str| damerau_levenshtein(&name, known);
-    let nearest = PROPERTIES
-        .iter()
-        .copied()
-        .min_by_key(distance)
-        .filter(|known| unknown && distance(known) <= 1 + name.len() / 5);
-    let said = if value.is_empty() { said } else { said.replace(&value, "…") };
-    SinkError::Property { name, said, nearest }
+impl From<KafkaError> for ClientError {
+    fn from(error: KafkaError) -> Self {
+        let KafkaError::ClientConfig(_, said, name, value) = error else {
+            return Self::Other(error);
+        };
+        let unknown = said.contains("No such configuration property");
+        let distance = |known: &&str| damerau_levenshtein(&name, known);
+        let nearest = PROPERTIES
+            .iter()
+            .copied()
+            .min_by_key(distance)
+            .filter(|known| unknown && distance(known) <= 1 + name.len() / 5);
+        let said = if value.is_empty() { said } else { said.replace(&value, "…") };
+        Self::Property { name, said, nearest }
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ pub(crate) use self::connection_failure::CORRECT_ADVERTISED;
 pub use self::connection_failure::{ConnectionFailure, TlsFailure, accepts_connections};
 use super::config::client_config;
 use super::error::event_code;
-use super::{features, oauth_token};
+use super::features::{self, ClientError};
+use super::oauth_token;
 use crate::destination::kafka::KafkaConfig;
 use crate::destination::parts::url::address;
 use crate::excerpt::excerpt;
@@ -129,7 +130,7 @@ impl MetadataClient {
     }
 
     /// The same, which also requests a producer ID: see [`MetadataClient::producer_id`].
-    pub fn open_idempotent(config: &KafkaConfig) -> Result<Self, SinkError> {
+    pub(crate) fn open_idempotent(config: &KafkaConfig) -> Result<Self, ClientError> {
         let mut config = client_config(config);
         features::require(&config)?;
         // librdkafka reports an assigned producer ID in its debug log only.

@@ -55,9 +55,9 @@ pub(crate) use auxiliary::{
     partition_consumer, partitions_of, transactional_producer,
 };
 pub use config::{
-    KafkaConfig, MissingTopics, NewTopics, WaitsFor, accepts, asks_for_topics, message_max_bytes,
+    KafkaConfig, MissingTopics, NewTopics, WaitsFor, asks_for_topics, message_max_bytes,
 };
-pub(crate) use config::{key_hash, transaction_timeout};
+pub(crate) use config::{accepts, key_hash, transaction_timeout};
 pub(crate) use drop_on_threads::drop_on_threads;
 pub(crate) use error::TopicAt;
 pub(crate) use metadata::CORRECT_ADVERTISED;

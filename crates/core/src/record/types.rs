@@ -1,4 +1,4 @@
-//! A Kafka record, ready to be produced.
+//! A record, ready to be produced at any destination.
 
 use std::borrow::Cow;
 
