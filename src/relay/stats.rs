@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::pgoutput::{Message, PgTimestamp};
-use crate::source::{Feed, HeldBack, Received, Security, SourceError, VisibilityWaits};
+use crate::source::{Feed, Received, Security, SourceError, VisibilityWaits};
 use walpost_core::relay::{Core, Halt};
 
 /// How often the loop runs when nothing happens: the metrics stay current, and the liveness check
@@ -28,13 +28,12 @@ pub(super) struct Stats {
     blocked_since: Option<Instant>,
     /// The waits for other sessions to see transactions, of the current feed.
     visibility_waits: VisibilityWaits,
+    /// What holds the current feed up.
+    trouble: Option<String>,
     has_received: bool,
     /// Whether a halt was counted.
     halted: bool,
 }
-
-/// A transaction that is held back for longer than this makes the relay not ready.
-const LONG_WAIT: Duration = Duration::from_secs(10);
 
 impl Stats {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
@@ -47,6 +46,7 @@ impl Stats {
             session_bytes: 0,
             blocked_since: None,
             visibility_waits: VisibilityWaits::default(),
+            trouble: None,
             has_received: false,
             halted: false,
         }
@@ -131,15 +131,13 @@ impl Stats {
         }
         let more = waits.total.saturating_sub(before.total).as_micros();
         self.metrics.visibility_wait_micros.add(u64::try_from(more).unwrap_or(u64::MAX));
-        let is_long = |held: &HeldBack| held.waited >= LONG_WAIT;
-        match (before.held.filter(is_long), waits.held.filter(is_long)) {
-            (None, Some(held)) => self.metrics.set_source_trouble(Some(format!(
-                "transaction {} is held back: other sessions do not see it yet \
-                 (delivery.wait_until_visible)",
-                held.xid
-            ))),
-            (Some(_), None) => self.metrics.set_source_trouble(None),
-            _ => {}
+    }
+
+    /// Updates what holds the session up.
+    pub(super) fn trouble(&mut self, trouble: Option<String>) {
+        if trouble != self.trouble {
+            self.metrics.set_source_trouble(trouble.clone());
+            self.trouble = trouble;
         }
     }
 
@@ -153,6 +151,7 @@ impl Stats {
         self.metrics.enter(if has_backlog { Phase::CatchingUp } else { Phase::Streaming });
         self.session_bytes = 0;
         self.visibility_waits(VisibilityWaits::default());
+        self.trouble(None);
         self.reading(true, Instant::now);
     }
 

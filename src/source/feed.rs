@@ -179,6 +179,11 @@ pub trait Feed {
         VisibilityWaits::default()
     }
 
+    /// What holds the feed up for long, if something does: walpost is not ready meanwhile.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// The size of the backlog for which a catch-up was opened; `None` for a stream.
     fn backlog_bytes(&self) -> Option<u64>;
 

@@ -205,7 +205,7 @@ impl World {
         if !self.server.slot_is_there {
             return Err(SourceError::Slot(missing()));
         }
-        if self.server.confirmed > advance.from {
+        if self.server.confirmed > advance.to {
             return Err(moved(advance.from, self.server.confirmed));
         }
         if self.slot_is_in_use() { Err(in_use()) } else { Ok(()) }

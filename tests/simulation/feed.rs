@@ -296,7 +296,9 @@ impl SimFeed {
             Side::Batches(progress, _) => progress.polled(reading, Instant::now()),
         }
         loop {
-            if self.moved().transpose()?.is_some()
+            // Another client that uses the slot may release it again.
+            let moved = self.moved().filter(|one| !matches!(one, Err(SourceError::InUse { .. })));
+            if moved.transpose()?.is_some()
                 && let Side::Batches(progress, _) = &mut self.side
                 && progress.is_over()
             {

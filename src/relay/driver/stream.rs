@@ -215,6 +215,7 @@ impl<P: Source> Relay<P> {
     pub(super) fn measure(&mut self, session: &mut P::Feed) {
         self.diagnostics.stats.session_bytes(session.received_bytes());
         self.diagnostics.stats.visibility_waits(session.visibility_waits());
+        self.diagnostics.stats.trouble(session.trouble());
         if let Some(sizes) = session.outbox_sizes() {
             self.diagnostics.stats.metrics.outbox_sizes(sizes);
         }

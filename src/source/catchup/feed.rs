@@ -14,12 +14,11 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_postgres::Client;
-use tokio_postgres::error::SqlState;
 
-use super::backend_liveness::{AuxConnection, Backend};
+use super::advancer::{Query, SlotAdvancer};
+use super::backend_liveness::AuxConnection;
 use super::copy::Rows;
-use super::policy::{CatchupProgress, SlotAdvance, SlotAdvanceSchedule};
+use super::policy::CatchupProgress;
 use super::reader::{BatchReader, Part, Stopped};
 use crate::excerpt::line;
 use crate::lsn::Lsn;
@@ -28,7 +27,6 @@ use crate::source::SourceError;
 use crate::source::catalog::CatalogState;
 use crate::source::connection::connect::Control;
 use crate::source::connection::deadline::answered;
-use crate::source::error::with_causes;
 use crate::source::feed::feed_base::{FeedBase, SqlConnection, connection_ended, message};
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::slot_error::SlotError;
@@ -36,16 +34,11 @@ use crate::source::slot_error::SlotError;
 /// How often progress is logged.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How soon a stream may be tried again that another client's use of the slot has kept from taking over.
+const SWITCH_PAUSE: Duration = Duration::from_secs(1);
+
 /// Messages of an incomplete transaction above which the log shows their number.
 const LARGE_TRANSACTION: u64 = 1000;
-
-/// Advances the slot, unless it has passed `$3`.
-const ADVANCE: &str = "
-    SELECT (pg_catalog.pg_replication_slot_advance(
-               slot_name, $2::pg_catalog.text::pg_catalog.pg_lsn)).end_lsn::pg_catalog.text
-      FROM pg_catalog.pg_replication_slots
-     WHERE slot_name::pg_catalog.text = $1
-       AND confirmed_flush_lsn <= $3::pg_catalog.text::pg_catalog.pg_lsn";
 
 /// A backlog that is read in SQL batches.
 pub struct CatchupFeed {
@@ -63,6 +56,8 @@ pub struct CatchupFeed {
     progress_log: ProgressLog,
     /// Set once the slot is unusable.
     abandoned: Option<Abandoned>,
+    /// When a stream may take over, if another client used the slot the last time that one was to.
+    next_switch: Option<Instant>,
 }
 
 /// An unusable slot: its copy is read to the end, and then the feed ends with the error.
@@ -70,146 +65,6 @@ struct Abandoned {
     error: SlotError,
     /// The query for the end of WAL, up to which the copy is read.
     end: Option<Query<CatalogState>>,
-}
-
-/// Advances the slot on a connection of its own, since that may take long.
-struct SlotAdvancer {
-    peer: Backend,
-    slot: String,
-    schedule: SlotAdvanceSchedule,
-    advancing: Option<Query<Lsn>>,
-    /// Whether another client used the slot at the last attempt.
-    is_in_use: bool,
-}
-
-/// A query that runs in its own task, so that the future that waits for the answer can be dropped.
-/// Dropping the query cancels it.
-struct Query<T>(JoinHandle<Result<T, SourceError>>);
-
-impl<T: Send + 'static> Query<T> {
-    fn start(answer: impl Future<Output = Result<T, SourceError>> + Send + 'static) -> Self {
-        Self(tokio::spawn(answer))
-    }
-
-    /// The answer. Cancel-safe. Must not be called again after it has returned.
-    async fn answer(&mut self) -> Result<T, SourceError> {
-        let answer = (&mut self.0).await;
-        answer.unwrap_or_else(|_| Err(SourceError::Lost("a query was cancelled".to_owned())))
-    }
-}
-
-impl<T> Drop for Query<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Advances the slot; returns its new position.
-pub(in crate::source) async fn advance(
-    client: &Client,
-    slot: &str,
-    advance: SlotAdvance,
-) -> Result<Lsn, SourceError> {
-    let SlotAdvance { from: at, to } = advance;
-    let row = match client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await {
-        Ok(Some(row)) => row,
-        Ok(None) => return Err(why_not_advanced(client, slot, at, None).await),
-        Err(error) => return Err(why_not_advanced(client, slot, at, Some(&error)).await),
-    };
-    let text: String =
-        row.try_get(0).map_err(|error| SourceError::query("advancing the slot", &error))?;
-    match text.parse() {
-        Ok(position) if position >= to => Ok(position),
-        _ => Err(SourceError::Lost(format!(
-            "the slot was to be advanced to {to}, but its position is {text}"
-        ))),
-    }
-}
-
-/// Classifies what [`ADVANCE`] has ended with: an error, or no row.
-async fn why_not_advanced(
-    client: &Client,
-    slot: &str,
-    at: Lsn,
-    error: Option<&tokio_postgres::Error>,
-) -> SourceError {
-    let said = error.map(|error| format!("advancing the slot: {}", with_causes(error)));
-    let text = said.unwrap_or_default();
-    match error.map(|error| error.code().map(SqlState::code)) {
-        // An invalidated slot, and a target before the slot's position (PostgreSQL 14 to 18).
-        None | Some(Some("55000")) => {}
-        Some(Some("55006")) => {
-            return SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None };
-        }
-        Some(Some("58P01")) => return SourceError::Slot(SlotError::WalRemoved(text)),
-        Some(Some("42704")) => return SourceError::Slot(SlotError::Dropped(text)),
-        Some(_) => return SourceError::Lost(text),
-    }
-    let facts = CatalogState::read(client, slot).await;
-    match facts.and_then(|facts| facts.require_slot(slot)) {
-        Ok(found) if found > at => SourceError::slot_advanced(slot, at, found),
-        Ok(found) => SourceError::Lost(format!("{text} (its position is {found})")),
-        Err(error) => error,
-    }
-}
-
-impl SlotAdvancer {
-    /// Completes when the slot was advanced, or the advance failed. Cancel-safe.
-    async fn advanced(&mut self) -> Result<(), SourceError> {
-        loop {
-            if let Some(advancing) = &mut self.advancing {
-                let position = advancing.answer().await;
-                self.advancing = None;
-                self.schedule.ended(position.as_ref().ok().copied(), Instant::now());
-                self.log_use(matches!(position, Err(SourceError::InUse { .. })));
-                position?;
-                crate::crash_points::point!("moved");
-                return Ok(());
-            }
-            let Some(due) = self.schedule.due() else {
-                return std::future::pending().await;
-            };
-            sleep_until(due).await;
-            let peer = self.peer.clone();
-            let (slot, next) = (self.slot.clone(), self.schedule.begin(Instant::now()));
-            self.advancing = Some(Query::start(async move {
-                crate::crash_points::point!("moving");
-                peer.awaited(advance(&peer.client, &slot, next)).await?
-            }));
-        }
-    }
-
-    /// Logs that another client uses the slot, once until it does not.
-    fn log_use(&mut self, is_in_use: bool) {
-        if is_in_use && !self.is_in_use {
-            tracing::warn!(
-                slot = self.slot,
-                "another client uses the slot; advancing it once that client has released it"
-            );
-        }
-        self.is_in_use = is_in_use;
-    }
-
-    /// Advances the slot to `to` without delay, and checks its position.
-    async fn finish(&mut self, to: Lsn) -> Result<(), SourceError> {
-        self.schedule.want(to);
-        while !self.schedule.has_reached(to) {
-            self.schedule.hurry(Instant::now());
-            self.advanced().await?;
-        }
-        self.check_position().await
-    }
-
-    /// Checks that the slot's position is the one that this feed advanced it to.
-    async fn check_position(&self) -> Result<(), SourceError> {
-        let facts = CatalogState::read(&self.peer.client, &self.slot);
-        let facts = answered("the connection that advances the slot", facts).await?;
-        let found = facts.require_slot(&self.slot)?;
-        if found > self.schedule.position() {
-            return Err(SourceError::slot_advanced(&self.slot, self.schedule.position(), found));
-        }
-        Ok(())
-    }
 }
 
 impl Drop for CatchupFeed {
@@ -272,13 +127,8 @@ impl CatchupFeed {
     ) -> Self {
         let batches = BatchReader::start(reading.peer.clone(), config, base.start);
         let (now, at, flushed) = (Instant::now(), base.start, base.flushed);
-        let advancer = SlotAdvancer {
-            peer: advancing.peer,
-            slot: config.slot.clone(),
-            schedule: SlotAdvanceSchedule::new(at, keeps_idle_slots, now),
-            advancing: None,
-            is_in_use: false,
-        };
+        let slot = config.slot.clone();
+        let advancer = SlotAdvancer::new(advancing.peer, slot, at, keeps_idle_slots);
         Self {
             base,
             reading: reading.control,
@@ -290,10 +140,11 @@ impl CatchupFeed {
             advancer,
             progress_log: ProgressLog { reported: now, at, flushed },
             abandoned: None,
+            next_switch: None,
         }
     }
 
-    /// Handles a slot that was dropped or advanced by another client. The copy that the batches are
+    /// Handles a slot that was dropped, invalidated, or advanced by another client. The copy that the batches are
     /// read from is then the last slot with the undelivered changes, and PostgreSQL drops it at the
     /// end of its session. So the feed reads it up to the current end of WAL.
     fn abandon(&mut self, error: SlotError) {
@@ -421,7 +272,7 @@ impl CatchupFeed {
                 // are more precise.
                 biased;
                 verified = self.base.publication_guard.verified() => {
-                    self.advancer.schedule.want(verified?);
+                    self.advancer.want(verified?);
                     continue;
                 }
                 advanced = self.advancer.advanced(), if self.abandoned.is_none() => {
@@ -492,10 +343,10 @@ impl CatchupFeed {
     }
 
     pub(in crate::source) fn wanted_switch(&mut self) -> Option<SwitchFeed> {
-        if self.abandoned.is_some() {
+        if self.abandoned.is_some() || self.next_switch.is_some_and(|next| Instant::now() < next) {
             return None;
         }
-        let is_advancing = self.advancer.schedule.is_advancing();
+        let is_advancing = self.advancer.is_advancing();
         self.progress.wanted_switch(!self.rows.is_empty(), is_advancing, Instant::now())
     }
 
@@ -505,16 +356,26 @@ impl CatchupFeed {
     }
 
     /// Whether a stream may take over. It may not if the slot was dropped or advanced: the copy that
-    /// the batches are read from is then the last slot with the undelivered changes.
+    /// the batches are read from is then the last slot with the undelivered changes. Nor while another
+    /// client uses the slot, which may advance it.
     pub(in crate::source) async fn may_switch(&mut self) -> Result<bool, SourceError> {
         match self.advancer.check_position().await {
-            Ok(()) => Ok(true),
+            Ok(is_in_use) => {
+                self.advancer.note_use(is_in_use);
+                self.next_switch = is_in_use.then(|| Instant::now() + SWITCH_PAUSE);
+                Ok(!is_in_use)
+            }
             Err(SourceError::Slot(error)) => {
                 self.abandon(error);
                 Ok(false)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// What holds the feed up for long.
+    pub(in crate::source) fn trouble(&self) -> Option<String> {
+        self.advancer.trouble()
     }
 
     pub(in crate::source) async fn finish(
@@ -532,7 +393,7 @@ impl CatchupFeed {
         });
         finished.await.unwrap_or_else(|_| {
             let unknown = format!("it is not known whether the last confirmation ({lsn}) arrived");
-            Err(SourceError::Lost(unknown))
+            Err(self.advancer.in_use().unwrap_or(SourceError::Lost(unknown)))
         })
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! [`policy`] decides when to catch up and when to advance the slot. [`cost`] compares the costs of
 //! the two feeds and sizes the batches. Both are pure. [`reader`] reads batches ahead with COPY,
-//! whose output [`copy`] parses. [`feed`] passes them to the relay and advances the slot as records
-//! are acknowledged.
+//! whose output [`copy`] parses. [`feed`] passes them to the relay, and [`advancer`] advances the slot as
+//! records are acknowledged.
 
+pub(super) mod advancer;
 pub(super) mod backend_liveness;
 mod copy;
 pub(super) mod cost;

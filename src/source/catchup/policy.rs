@@ -305,9 +305,9 @@ impl CatchupProgress {
 /// An advance of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotAdvance {
-    /// The slot's position or an earlier one. If the slot is past it, another client advanced it.
+    /// The slot's position, as far as this feed knows.
     pub from: Lsn,
-    /// The new position.
+    /// The new position. If the slot is past it, another client advanced it.
     pub to: Lsn,
 }
 
@@ -368,6 +368,11 @@ impl SlotAdvanceSchedule {
     /// The slot's position.
     pub fn position(&self) -> Lsn {
         self.at
+    }
+
+    /// The position that the slot is to have: everything before it was read and is durable.
+    pub fn wanted(&self) -> Lsn {
+        self.wanted
     }
 
     /// Lets the next advance start without delay.

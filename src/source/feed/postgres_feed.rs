@@ -386,6 +386,14 @@ impl Feed for PostgresFeed {
         self.visibility.as_ref().map(Visibility::waits).unwrap_or_default()
     }
 
+    fn trouble(&self) -> Option<String> {
+        let held = self.visibility.as_ref().and_then(Visibility::trouble);
+        held.or_else(|| match &self.feed {
+            ActiveFeed::Stream(_) => None,
+            ActiveFeed::Catchup(backlog) => backlog.trouble(),
+        })
+    }
+
     fn backlog_bytes(&self) -> Option<u64> {
         match &self.feed {
             ActiveFeed::Stream(_) => None,

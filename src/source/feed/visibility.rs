@@ -205,6 +205,15 @@ impl Visibility {
         Ok(Received::Message(Message::Begin(begin)))
     }
 
+    /// The wait that is not over, if it is long.
+    pub(in crate::source) fn trouble(&self) -> Option<String> {
+        let held = self.held.as_ref().filter(|held| held.since.elapsed() >= LONG_WAIT)?;
+        Some(format!(
+            "transaction {} is held back: other sessions do not see it yet (delivery.wait_until_visible)",
+            held.begin.xid
+        ))
+    }
+
     /// The waits so far.
     pub(in crate::source) fn waits(&self) -> VisibilityWaits {
         let held = self.held.as_ref().map(|held| HeldBack {

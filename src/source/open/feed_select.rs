@@ -10,9 +10,9 @@ use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::source::catalog::CatalogState;
 use crate::source::catalog::slot_metrics::Observer;
+use crate::source::catchup::advancer;
 use crate::source::catchup::backend_liveness::{AuxConnection, Backend};
 use crate::source::catchup::cost::Backlog;
-use crate::source::catchup::feed as catchup_feed;
 use crate::source::catchup::feed::CatchupFeed;
 use crate::source::catchup::policy::StartPosition;
 use crate::source::config::{APPLICATION_NAME, CatchUp, SourceConfig};
@@ -204,7 +204,7 @@ impl Opening<'_> {
         }
         let position = now.require_slot(&config.slot)?;
         if let Some(first) = self.start_position.first_advance(position) {
-            catchup_feed::advance(&client, &config.slot, first).await?;
+            advancer::advance(&client, &config.slot, first).await?;
         }
         halt_notice::end_check(&self.control.client, &config.slot).await?;
         let keeps_idle_slots = self.facts.version < 180_000;

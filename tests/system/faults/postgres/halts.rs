@@ -74,6 +74,12 @@ pub fn cases() -> Vec<Case> {
         ),
         Case::new(38, "shutdown_before_detecting_an_advanced_slot_is_not_clean", stopped_unseen),
         Case::new(
+            38,
+            "backlog_of_a_slot_used_and_advanced_is_published_once_kafka_recovers",
+            used_and_away,
+        )
+        .long(),
+        Case::new(
             36,
             "backlog_of_a_dropped_slot_is_published_once_kafka_recovers",
             dropped_and_away,
@@ -381,8 +387,18 @@ async fn stopped_unseen(report: CaseReport) {
 pub(super) struct OtherClient(TcpStream);
 
 impl OtherClient {
-    /// The client; `None`: the slot is in use.
-    pub(super) fn begin(port: u16) -> Option<Self> {
+    /// The client, once the slot is free.
+    pub(super) async fn begin(fixture: &Fixture) -> Self {
+        let mut client = None;
+        eventually(SHORT_TIMEOUT, "another client has the slot", async || {
+            client = Self::try_begin(fixture.postgres.port());
+            client.is_some()
+        })
+        .await;
+        client.expect("it has begun")
+    }
+
+    fn try_begin(port: u16) -> Option<Self> {
         let mut client = Self(TcpStream::connect(("127.0.0.1", port)).expect("it listens"));
         let login = b"\0\x03\0\0user\0postgres\0database\0postgres\0replication\0database\0\0";
         client.say(None, login);
@@ -439,7 +455,7 @@ async fn read_between(report: CaseReport, is_back: bool) {
     fixture.postgres.execute(end).await;
     eventually(SHORT_TIMEOUT, "the slot is free", async || fixture.walsender().await.is_none())
         .await;
-    let mut other = OtherClient::begin(fixture.postgres.port()).expect("the slot is free");
+    let mut other = OtherClient::begin(&fixture).await;
     let pid = "SELECT active_pid::text FROM pg_replication_slots";
     let pid = fixture.postgres.query_text(pid).await.expect("it has the slot");
     second.resume();
@@ -482,6 +498,26 @@ async fn dropped_and_away(report: CaseReport) {
     fixture.postgres.execute(&at_rest(DROP)).await;
     // Longer than an idle feed holds the slot.
     walpost.await_line("publishing the rest of its temporary copy", SHORT_TIMEOUT).await;
+    kafka.resume();
+    let text = report.ends(&walpost, 3).await;
+    assert!(text.contains("was read from a copy of the slot"), "{text}");
+    report.ok(&fixture.judge().await);
+}
+
+/// Another client uses the slot longer than an idle feed is kept, and advances it.
+async fn used_and_away(report: CaseReport) {
+    let (kafka, fixture) = with_kafka().await;
+    fixture.postgres.execute(&many_transactions(200)).await;
+    let walpost = slow_in_batches(&fixture);
+    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    let begun = async || !fixture.records().await.is_empty();
+    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
+    freeze(&kafka, &fixture).await;
+    let mut other = OtherClient::begin(&fixture).await;
+    walpost.await_line("another client uses the slot", SHORT_TIMEOUT).await;
+    other.confirm(&fixture.postgres.wal_end().await);
+    walpost.await_line("publishing the rest of its temporary copy", SHORT_TIMEOUT).await;
+    drop(other);
     kafka.resume();
     let text = report.ends(&walpost, 3).await;
     assert!(text.contains("was read from a copy of the slot"), "{text}");

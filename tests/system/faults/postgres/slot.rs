@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied};
 use walpost_bed::oracle::{Row, judge};
-use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
+use walpost_bed::{Endpoints, Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
 
 use super::halts::OtherClient;
 use crate::case::{Case, CaseReport};
@@ -259,26 +259,26 @@ async fn in_a_backlog(report: CaseReport, what: &str, words: &str) {
 /// on: its copy of the slot is the only one that has the rest.
 async fn used_in_a_backlog(report: CaseReport) {
     let fixture = Fixture::new().await;
-    fixture.postgres.execute(&many_transactions(600)).await;
-    let walpost = slow_in_batches(&fixture);
+    fixture.postgres.execute(&many_transactions(1500)).await;
+    let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=30", "--admin-listen", "127.0.0.1:0"];
+    let walpost = fixture.command("run").args(slow).env(CATCH_UP_ABOVE, "1KiB").start();
     let begun = async || fixture.records().await.len() > 500;
     eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
-    let mut other = None;
-    eventually(SHORT_TIMEOUT, "another client has the slot", async || {
-        other = OtherClient::begin(fixture.postgres.port());
-        other.is_some()
-    })
-    .await;
+    let other = OtherClient::begin(&fixture).await;
     walpost.await_line("another client uses the slot", SHORT_TIMEOUT).await;
-    let before = fixture.confirmed_flush().await;
-    drop(other);
-    eventually(SHORT_TIMEOUT, "walpost advances the slot", async || {
-        fixture.confirmed_flush().await != before
+    let endpoints = Endpoints::of(&walpost).await;
+    eventually(SHORT_TIMEOUT, "it is not ready", async || {
+        endpoints.readiness().await.1.contains("another client uses replication slot")
     })
     .await;
+    drop(other);
+    walpost.await_line("the slot can be advanced again", SHORT_TIMEOUT).await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
-    assert!(fixture.records().await.len() < 8_000, "in the middle");
-    let text = report.ends(&walpost, 3).await;
+    assert!(fixture.records().await.len() < 28_000, "in the middle");
+    let status = walpost.wait(LONG_TIMEOUT).await;
+    assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", walpost.stderr());
+    report.did("exit 3");
+    let text = walpost.stderr().join("\n");
     assert!(text.contains("by another client"), "{text}");
     assert!(!text.contains("lost the connection"), "{text}");
     report.exact(&fixture.judge().await);
@@ -316,10 +316,12 @@ pub(super) fn many_transactions(count: u32) -> String {
     )
 }
 
+const CATCH_UP_ABOVE: &str = "WALPOST_SOURCE_CATCH_UP_THRESHOLD";
+
 /// One that reads any backlog in batches, and has room for a few records at a time.
 pub(super) fn slow_in_batches(fixture: &Fixture) -> Walpost {
     let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=30"];
-    fixture.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
+    fixture.command("run").args(slow).env(CATCH_UP_ABOVE, "1KiB").start()
 }
 
 /// Each answer takes a second for the one that waits, and it learns that the other
