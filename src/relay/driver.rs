@@ -184,7 +184,9 @@ impl<P: Source> Relay<P> {
                 }
             };
             let opened = Instant::now();
-            match self.stream(*session).await? {
+            let ended = self.stream(*session).await?;
+            self.diagnostics.stats.held_up(None);
+            match ended {
                 Ended::Done => return self.outcome(),
                 Ended::Failed(error) => return self.fail(error, None).await,
                 Ended::Lost(error) => {
@@ -267,7 +269,7 @@ impl<P: Source> Relay<P> {
         }
         stats.update(&self.core, self.delivery.is_held);
         if stuck_stream.received(self.core.resume_at()) {
-            stats.metrics.set_source_trouble(None);
+            stats.stuck(None);
         }
         self.check_shutdown()
     }

@@ -29,7 +29,9 @@ pub(super) struct Stats {
     /// The waits for other sessions to see transactions, of the current feed.
     visibility_waits: VisibilityWaits,
     /// What holds the current feed up.
-    trouble: Option<String>,
+    held_up: Option<String>,
+    /// Where the server ends each stream, and why.
+    stuck: Option<String>,
     has_received: bool,
     /// Whether a halt was counted.
     halted: bool,
@@ -46,7 +48,8 @@ impl Stats {
             session_bytes: 0,
             blocked_since: None,
             visibility_waits: VisibilityWaits::default(),
-            trouble: None,
+            held_up: None,
+            stuck: None,
             has_received: false,
             halted: false,
         }
@@ -134,11 +137,22 @@ impl Stats {
     }
 
     /// Updates what holds the session up.
-    pub(super) fn trouble(&mut self, trouble: Option<String>) {
-        if trouble != self.trouble {
-            self.metrics.set_source_trouble(trouble.clone());
-            self.trouble = trouble;
+    pub(super) fn held_up(&mut self, by: Option<String>) {
+        if by != self.held_up {
+            self.held_up = by;
+            self.show_trouble();
         }
+    }
+
+    /// Updates where the server ends each stream, and why.
+    pub(super) fn stuck(&mut self, trouble: Option<String>) {
+        self.stuck = trouble;
+        self.show_trouble();
+    }
+
+    fn show_trouble(&self) {
+        let trouble = self.stuck.clone().or_else(|| self.held_up.clone());
+        self.metrics.set_source_trouble(trouble);
     }
 
     /// A session was opened.
@@ -151,7 +165,6 @@ impl Stats {
         self.metrics.enter(if has_backlog { Phase::CatchingUp } else { Phase::Streaming });
         self.session_bytes = 0;
         self.visibility_waits(VisibilityWaits::default());
-        self.trouble(None);
         self.reading(true, Instant::now);
     }
 

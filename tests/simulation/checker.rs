@@ -217,7 +217,7 @@ impl<'a> Checker<'a> {
             TraceEvent::Advanced { session } => {
                 let owner = self.owner(*session);
                 if owner.session == Some(*session) {
-                    return owner.feeds.advanced();
+                    return owner.feeds.advanced(owner.confirmed);
                 }
             }
             TraceEvent::Released { session, unattended_ms, left } => {
@@ -396,7 +396,7 @@ impl<'a> Checker<'a> {
         if to > self.state {
             self.unrecorded.clone_from(&self.appended);
         }
-        self.processes.values_mut().for_each(|process| process.feeds.moved_by_somebody());
+        self.processes.values_mut().for_each(|process| process.feeds.moved_by_somebody(to));
     }
 
     /// I1 and I2, and that the state topic has it, at the moment of a confirmation.

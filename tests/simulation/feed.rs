@@ -326,7 +326,8 @@ impl SimFeed {
     async fn finish_batches(&mut self, lsn: Lsn) -> Result<(), SourceError> {
         self.world.lock().confirm(self.session);
         loop {
-            self.moved().transpose()?;
+            let ended = self.moved().filter(|one| !matches!(one, Err(SourceError::InUse { .. })));
+            ended.transpose()?;
             self.ended()?;
             let Side::Batches(_, moves) = &mut self.side else { return Ok(()) };
             if moves.has_reached(lsn) {

@@ -168,7 +168,7 @@ impl<P: Source> Relay<P> {
             %error, times, received = %at, transaction = self.core.open_transaction().map(tracing::field::display),
             "PostgreSQL repeatedly ends the stream at the same position; later changes are not delivered"
         );
-        self.diagnostics.stats.metrics.set_source_trouble(Some(format!(
+        self.diagnostics.stats.stuck(Some(format!(
             "PostgreSQL ended the stream behind {at} {times} times in a row: {error}"
         )));
     }
@@ -215,7 +215,7 @@ impl<P: Source> Relay<P> {
     pub(super) fn measure(&mut self, session: &mut P::Feed) {
         self.diagnostics.stats.session_bytes(session.received_bytes());
         self.diagnostics.stats.visibility_waits(session.visibility_waits());
-        self.diagnostics.stats.trouble(session.trouble());
+        self.diagnostics.stats.held_up(session.trouble());
         if let Some(sizes) = session.outbox_sizes() {
             self.diagnostics.stats.metrics.outbox_sizes(sizes);
         }

@@ -117,17 +117,16 @@ impl SlotAdvancer {
         self.schedule.is_advancing()
     }
 
-    /// The error of an end of the feed while another client uses the slot.
-    pub(super) fn in_use(&self) -> Option<SourceError> {
+    /// The client that uses the slot, for errors; `None`: nobody else does.
+    pub(super) fn used(&self) -> Option<String> {
         self.in_use.as_ref()?;
-        Some(SourceError::InUse { slot: self.slot.clone(), pid: None, holder: None })
+        Some(format!("another client uses replication slot \"{}\"", self.slot))
     }
 
     /// What keeps the slot from being advanced for long.
     pub(super) fn trouble(&self) -> Option<String> {
         self.in_use.as_ref().filter(|used| used.since.elapsed() >= LONG_USE)?;
-        let slot = &self.slot;
-        Some(format!("another client uses replication slot \"{slot}\": it is not advanced"))
+        Some(self.used()? + ": it is not advanced, and no event behind the backlog is delivered")
     }
 
     /// Completes when the slot was advanced, or the advance failed. Cancel-safe.
@@ -137,7 +136,11 @@ impl SlotAdvancer {
                 let position = advancing.answer().await;
                 self.advancing = None;
                 self.schedule.ended(position.as_ref().ok().copied(), Instant::now());
-                self.note_use(matches!(position, Err(SourceError::InUse { .. })));
+                match &position {
+                    Ok(_) => self.note_use(false),
+                    Err(SourceError::InUse { .. }) => self.note_use(true),
+                    Err(_) => {}
+                }
                 position?;
                 crate::crash_points::point!("moved");
                 return Ok(());
@@ -158,6 +161,7 @@ impl SlotAdvancer {
     /// Takes whether another client uses the slot. A long use is logged once.
     pub(super) fn note_use(&mut self, is_in_use: bool) {
         let slot = &self.slot;
+        self.schedule.in_use(is_in_use);
         match &mut self.in_use {
             None if is_in_use => {
                 self.in_use = Some(InUse { since: Instant::now(), is_logged: false });

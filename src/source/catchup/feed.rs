@@ -1,9 +1,9 @@
 //! The catch-up feed: batches that are read ahead, and the slot advanced behind the
 //! acknowledgements.
 //!
-//! No session streams from the slot meanwhile, so its advisory lock is held, and only this feed
-//! advances it. Before each advance the slot's position is compared, which shows whether another
-//! client advanced it. The batches come from a copy of the slot, and are delivered in any case.
+//! No session streams from the slot meanwhile, so its advisory lock is held: no other walpost advances
+//! it. Another client may: before each advance the slot's position is compared. The batches come from a
+//! copy of the slot, which is kept while such a client uses the slot, and after it has advanced it.
 //!
 //! The feed ends when the backlog is nearly read, when the server rejects batches, and when the
 //! relay has read nothing for ten seconds. A stream holds the slot after that: the
@@ -375,7 +375,7 @@ impl CatchupFeed {
 
     /// What holds the feed up for long.
     pub(in crate::source) fn trouble(&self) -> Option<String> {
-        self.advancer.trouble()
+        self.advancer.trouble().filter(|_| self.abandoned.is_none())
     }
 
     pub(in crate::source) async fn finish(
@@ -392,8 +392,11 @@ impl CatchupFeed {
             self.advancer.finish(lsn).await
         });
         finished.await.unwrap_or_else(|_| {
-            let unknown = format!("it is not known whether the last confirmation ({lsn}) arrived");
-            Err(self.advancer.in_use().unwrap_or(SourceError::Lost(unknown)))
+            let why = match self.advancer.used() {
+                Some(used) => format!("{used}: the last confirmation ({lsn}) was not possible"),
+                None => format!("it is not known whether the last confirmation ({lsn}) arrived"),
+            };
+            Err(SourceError::Lost(why))
         })
     }
 }

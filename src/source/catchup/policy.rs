@@ -321,6 +321,8 @@ pub struct SlotAdvanceSchedule {
     next: Instant,
     /// When the slot must be used again, if the server invalidates idle slots.
     touch: Option<Instant>,
+    /// Whether another client used the slot at the last attempt: a further one is due, whatever is wanted.
+    is_in_use: bool,
     /// Since when an advance is in progress.
     since: Option<Instant>,
 }
@@ -330,7 +332,7 @@ impl SlotAdvanceSchedule {
     /// slot is used regularly.
     pub fn new(at: Lsn, keeps_idle_slots: bool, now: Instant) -> Self {
         let touch = (!keeps_idle_slots).then(|| now + TOUCH_INTERVAL);
-        Self { at, wanted: at, next: now + ADVANCE_INTERVAL, touch, since: None }
+        Self { at, wanted: at, next: now + ADVANCE_INTERVAL, touch, is_in_use: false, since: None }
     }
 
     /// Requests an advance to `lsn`: everything before it was read and is durable.
@@ -340,7 +342,8 @@ impl SlotAdvanceSchedule {
 
     /// When the next advance is due, if any is.
     pub fn due(&self) -> Option<Instant> {
-        let due = if self.wanted > self.at { Some(self.next) } else { self.touch };
+        let is_wanted = self.wanted > self.at || self.is_in_use;
+        let due = if is_wanted { Some(self.next) } else { self.touch };
         due.filter(|_| self.since.is_none()).map(|due| due.max(self.next))
     }
 
@@ -358,6 +361,11 @@ impl SlotAdvanceSchedule {
             self.touch = self.touch.map(|_| now + TOUCH_INTERVAL);
         }
         self.at = position.unwrap_or(self.at);
+    }
+
+    /// Records whether another client uses the slot.
+    pub fn in_use(&mut self, is_in_use: bool) {
+        self.is_in_use = is_in_use;
     }
 
     /// Whether an advance is in progress.

@@ -24,8 +24,8 @@ pub(super) struct Feeds {
     /// Whether it was switched although the process was asked to stop.
     left_late: bool,
     broke: bool,
-    /// Whether another client has advanced the slot since it started.
-    is_moved: bool,
+    /// Where another client has advanced the slot to since it started.
+    moved_to: Lsn,
     /// Whether the producer was replaced since it was left.
     is_replay: bool,
     /// The last session, counted from one, that was lost: what it had started may be repeated.
@@ -74,13 +74,13 @@ impl Feeds {
         then <= self.cut_off
     }
 
-    pub(super) fn moved_by_somebody(&mut self) {
-        self.is_moved = true;
+    pub(super) fn moved_by_somebody(&mut self, to: Lsn) {
+        self.moved_to = self.moved_to.max(to);
     }
 
-    /// Records that the session advanced the slot.
-    pub(super) fn advanced(&self) -> Verdict {
-        if self.in_batches && self.is_moved {
+    /// Records that the session advanced the slot to what it has delivered.
+    pub(super) fn advanced(&self, confirmed: Lsn) -> Verdict {
+        if self.in_batches && self.moved_to > confirmed {
             return Err("I12: it continues after another client has advanced the slot".into());
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Checker<'_> {
         let Process { feeds, opened, .. } = self.process(process);
         let left = feeds.left.take().filter(|_| !feeds.broke);
         feeds.broke = false;
-        feeds.is_moved = false;
+        feeds.moved_to = Lsn::ZERO;
         let is_replay = std::mem::take(&mut feeds.is_replay);
         feeds.in_batches = in_batches;
         if !matches!(left, Some((_, Left::Turned { within: false, .. }))) {
