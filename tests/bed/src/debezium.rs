@@ -307,6 +307,15 @@ impl Debezium {
         }
     }
 
+    /// Has a connector that is stopped forget its offsets.
+    pub async fn forget_offsets(&self, name: &str) {
+        let path = format!("/connectors/{name}/offsets");
+        crate::eventually(READY, "the offsets are deleted", async || {
+            self.ask("DELETE", &path, "").await
+        })
+        .await;
+    }
+
     /// What a connector's task does now.
     pub async fn task(&self, name: &str) -> Task {
         let Ok(status) = self.ask("GET", &format!("/connectors/{name}/status"), "").await else {

@@ -40,10 +40,11 @@ async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
         follower.until_count(wanted, MINUTE).await;
     };
     more(200).await;
-    let is_free = async || {
-        let active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'debezium'";
-        postgres.query_text(active).await.as_deref() == Some("f")
+    let of_slot = async |what: &str| {
+        let from = "FROM pg_replication_slots WHERE slot_name = 'debezium'";
+        postgres.query_text(&format!("SELECT {what} {from}")).await
     };
+    let is_free = async || of_slot("active").await.as_deref() == Some("f");
 
     let text = format!(
         "connector.class=io.debezium.connector.postgresql.PostgresConnector\nplugin.name=pgoutput\n\
@@ -73,13 +74,21 @@ async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
         // Not paused first: its queues still hold events.
         debezium.turn("moved", "stop").await;
         eventually(MINUTE, "a free slot", is_free).await;
+        let left = of_slot("confirmed_flush_lsn::text").await.expect("a position");
         let adopt = walpost(&["adopt", "--apply"]);
         assert!(adopt.wait(MINUTE).await.expect("it ends").success(), "{:?}", adopt.stderr());
         let run = walpost(&["run", "-X", "allow.auto.create.topics=true"]);
         more(200).await;
+        // After some time no slot reaches back to the offset that Debezium has stored.
+        eventually(MINUTE, "the slot begins later", async || {
+            postgres.execute("CHECKPOINT").await;
+            of_slot(&format!("restart_lsn > '{left}'")).await.as_deref() == Some("t")
+        })
+        .await;
         run.terminate();
         let status = run.wait(MINUTE).await.expect("walpost stops");
         assert!(status.success(), "{:?}", run.stderr());
+        debezium.forget_offsets("moved").await;
         debezium.turn("moved", "resume").await;
         debezium.streams(&postgres).await;
         more(200).await;
