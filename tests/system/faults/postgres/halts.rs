@@ -115,6 +115,18 @@ async fn freeze(kafka: &Kafka, fixture: &Fixture) {
     unchanged(Duration::from_secs(1), LONG_TIMEOUT, async || fixture.confirmed_flush().await).await;
 }
 
+/// walpost in a catch-up read, while Kafka does not answer any more: see [`freeze`].
+async fn frozen_in_a_backlog() -> (Kafka, Fixture, Walpost) {
+    let (kafka, fixture) = with_kafka().await;
+    fixture.postgres.execute(&many_transactions(400)).await;
+    let walpost = slow_in_batches(&fixture);
+    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    let begun = async || !fixture.records().await.is_empty();
+    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
+    freeze(&kafka, &fixture).await;
+    (kafka, fixture, walpost)
+}
+
 async fn signalled_while_opening(report: CaseReport, signals: u32) {
     let (fixture, walpost, _proxy, before) = moved_while_away().await;
     announced(&fixture).await;
@@ -367,13 +379,7 @@ async fn published_so_far(report: &CaseReport, fixture: &Fixture) {
 }
 
 async fn stopped_unseen(report: CaseReport) {
-    let (kafka, fixture) = with_kafka().await;
-    fixture.postgres.execute(&many_transactions(600)).await;
-    let walpost = slow_in_batches(&fixture);
-    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
-    let begun = async || !fixture.records().await.is_empty();
-    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
-    freeze(&kafka, &fixture).await;
+    let (kafka, fixture, walpost) = frozen_in_a_backlog().await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     walpost.terminate();
     let text = report.ends(&walpost, 3).await;
@@ -488,13 +494,7 @@ async fn read_between(report: CaseReport, is_back: bool) {
 }
 
 async fn dropped_and_away(report: CaseReport) {
-    let (kafka, fixture) = with_kafka().await;
-    fixture.postgres.execute(&many_transactions(200)).await;
-    let walpost = slow_in_batches(&fixture);
-    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
-    let begun = async || !fixture.records().await.is_empty();
-    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
-    freeze(&kafka, &fixture).await;
+    let (kafka, fixture, walpost) = frozen_in_a_backlog().await;
     fixture.postgres.execute(&at_rest(DROP)).await;
     // Longer than an idle feed holds the slot.
     walpost.await_line("publishing the rest of its temporary copy", SHORT_TIMEOUT).await;
@@ -506,13 +506,7 @@ async fn dropped_and_away(report: CaseReport) {
 
 /// Another client uses the slot longer than an idle feed is kept, and advances it.
 async fn used_and_away(report: CaseReport) {
-    let (kafka, fixture) = with_kafka().await;
-    fixture.postgres.execute(&many_transactions(200)).await;
-    let walpost = slow_in_batches(&fixture);
-    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
-    let begun = async || !fixture.records().await.is_empty();
-    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
-    freeze(&kafka, &fixture).await;
+    let (kafka, fixture, walpost) = frozen_in_a_backlog().await;
     let mut other = OtherClient::begin(&fixture).await;
     walpost.await_line("another client uses the slot", SHORT_TIMEOUT).await;
     other.confirm(&fixture.postgres.wal_end().await);
