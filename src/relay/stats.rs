@@ -165,6 +165,7 @@ impl Stats {
         self.metrics.enter(if has_backlog { Phase::CatchingUp } else { Phase::Streaming });
         self.session_bytes = 0;
         self.visibility_waits(VisibilityWaits::default());
+        self.held_up(None);
         self.reading(true, Instant::now);
     }
 

@@ -79,7 +79,7 @@ struct Process {
     unpassed_before: usize,
     /// The end of WAL at its first session.
     reaches: Option<Lsn>,
-    /// The highest position that the slot had since it started.
+    /// The highest position that the slot had since its first session was opened.
     reached: Lsn,
     stop_ms: Option<u64>,
     second_stop_ms: Option<u64>,
@@ -343,7 +343,9 @@ impl<'a> Checker<'a> {
             return Err(format!("I12: only a foreign client has advanced the slot to {start}"));
         }
         self.sessions.push(number);
+        let slot = self.slot;
         let process = self.process(number);
+        process.reached = process.reached.max(slot);
         if !passed {
             process.unpassed_before = process.unpassed;
             process.unpassed = all;

@@ -32,7 +32,7 @@ use crate::world::{Shared, World};
 pub(crate) const DEAD_LETTERS: &str = "t.dead";
 
 /// How long an operator lets it wait for Kafka if its slot is lost.
-const GIVEN_UP: Duration = Duration::from_secs(100);
+const GIVEN_UP: Duration = Duration::from_secs(30);
 
 /// How a process ends, unless it exits before.
 #[derive(Debug, Default)]
@@ -64,11 +64,24 @@ pub(crate) async fn keep_running(world: Shared, mut over: watch::Receiver<bool>)
         };
         let pause = world.lock().rng.u64(0..1500);
         sleep(Duration::from_millis(pause)).await;
+        others_ended(&world, &exit).await;
         let mut world = world.lock();
         // Nothing is known of another history.
         if world.lost.len() == histories {
             world.put_right(&exit);
         }
+    }
+}
+
+/// Waits, as an operator of an unusable slot does once all faults are over, until the other walposts have
+/// ended too, unless one of them uses the slot. A position is accepted while none is running.
+async fn others_ended(world: &Shared, exit: &Exit) {
+    let works = |world: &World| !world.calm || world.running == 0 || world.slot_is_in_use();
+    for _ in 0..3 * GIVEN_UP.as_secs() {
+        if !matches!(exit, Exit::Source(SourceError::Slot(_))) || works(&world.lock()) {
+            return;
+        }
+        sleep(Duration::from_secs(1)).await;
     }
 }
 

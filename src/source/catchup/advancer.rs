@@ -117,7 +117,7 @@ impl SlotAdvancer {
         self.schedule.is_advancing()
     }
 
-    /// The client that uses the slot, for errors; `None`: nobody else does.
+    /// The text that another client uses the slot; `None`: nobody else does.
     pub(super) fn used(&self) -> Option<String> {
         self.in_use.as_ref()?;
         Some(format!("another client uses replication slot \"{}\"", self.slot))
