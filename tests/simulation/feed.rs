@@ -246,7 +246,8 @@ impl SimFeed {
         Some(Ok(received))
     }
 
-    /// The result of an advance of the slot that has ended since the last call.
+    /// The result of an advance of the slot that has ended since the last call, unless another client used
+    /// the slot, which may release it again.
     fn moved(&mut self) -> Option<Result<Lsn, SourceError>> {
         let Side::Batches(_, moves) = &mut self.side else { return None };
         let mut world = self.world.lock();
@@ -254,7 +255,9 @@ impl SimFeed {
         moves.want(state.confirmable);
         let position = state.moved.take()?;
         moves.ended(position.as_ref().ok().copied(), Instant::now());
-        Some(position)
+        let is_in_use = matches!(position, Err(SourceError::InUse { .. }));
+        moves.in_use(is_in_use, Instant::now());
+        (!is_in_use).then_some(position)
     }
 
     fn failed(&mut self, error: &SourceError) {
@@ -296,9 +299,7 @@ impl SimFeed {
             Side::Batches(progress, _) => progress.polled(reading, Instant::now()),
         }
         loop {
-            // Another client that uses the slot may release it again.
-            let moved = self.moved().filter(|one| !matches!(one, Err(SourceError::InUse { .. })));
-            if moved.transpose()?.is_some()
+            if self.moved().transpose()?.is_some()
                 && let Side::Batches(progress, _) = &mut self.side
                 && progress.is_over()
             {
@@ -326,8 +327,7 @@ impl SimFeed {
     async fn finish_batches(&mut self, lsn: Lsn) -> Result<(), SourceError> {
         self.world.lock().confirm(self.session);
         loop {
-            let ended = self.moved().filter(|one| !matches!(one, Err(SourceError::InUse { .. })));
-            ended.transpose()?;
+            self.moved().transpose()?;
             self.ended()?;
             let Side::Batches(_, moves) = &mut self.side else { return Ok(()) };
             if moves.has_reached(lsn) {

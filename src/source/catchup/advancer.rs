@@ -1,13 +1,13 @@
-//! Advances the slot behind what a catch-up read has delivered, on a connection of its own, since that may
-//! take long.
+//! Advances the slot behind what a catch-up read has delivered, on a connection of its own: PostgreSQL decodes
+//! the WAL up to there, which can take minutes.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Row};
 
 use super::backend_liveness::Backend;
 use super::policy::{SlotAdvance, SlotAdvanceSchedule};
@@ -32,19 +32,13 @@ const ADVANCE: &str = "
      WHERE slot_name::pg_catalog.text = $1
        AND confirmed_flush_lsn <= $2::pg_catalog.text::pg_catalog.pg_lsn";
 
-/// Advances the slot on a connection of its own, since that may take long.
+/// The slot of a catch-up read, and the connection on which it is advanced.
 pub(super) struct SlotAdvancer {
     peer: Backend,
     slot: String,
     schedule: SlotAdvanceSchedule,
     advancing: Option<Query<Lsn>>,
-    /// The use of the slot by another client.
-    in_use: Option<InUse>,
-}
-
-/// The use of a slot by another client, while the slot is to be advanced or released to a stream.
-struct InUse {
-    since: Instant,
+    /// Whether another client's use of the slot was logged.
     is_logged: bool,
 }
 
@@ -54,48 +48,47 @@ pub(in crate::source) async fn advance(
     slot: &str,
     advance: SlotAdvance,
 ) -> Result<Lsn, SourceError> {
-    let SlotAdvance { from: at, to } = advance;
-    let row = match client.query_opt(ADVANCE, &[&slot, &to.to_string()]).await {
-        Ok(Some(row)) => row,
-        Ok(None) => return Err(why_not_advanced(client, slot, advance, None).await),
-        Err(error) => return Err(why_not_advanced(client, slot, advance, Some(&error)).await),
+    let refused = match client.query_opt(ADVANCE, &[&slot, &advance.to.to_string()]).await {
+        Ok(Some(row)) => return new_position(&row, advance),
+        Ok(None) => "the slot's position has changed meanwhile".to_owned(),
+        // An invalidated slot, and a target before the slot's position (PostgreSQL 14 to 18).
+        Err(error) if error.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
+            text(&error)
+        }
+        Err(error) => return Err(advance_error(&error, slot)),
     };
+    match CatalogState::read(client, slot).await.and_then(|facts| facts.require_slot(slot)) {
+        Ok(found) if found > advance.to => {
+            Err(SourceError::slot_advanced(slot, advance.from, found))
+        }
+        Err(error @ SourceError::Slot(_)) => Err(error),
+        _ => Err(SourceError::Lost(refused)),
+    }
+}
+
+/// The slot's position in the row of [`ADVANCE`].
+fn new_position(row: &Row, SlotAdvance { from, to }: SlotAdvance) -> Result<Lsn, SourceError> {
     let text: String =
         row.try_get(0).map_err(|error| SourceError::query("advancing the slot", &error))?;
     match text.parse() {
         Ok(position) if position >= to => Ok(position),
         _ => Err(SourceError::Lost(format!(
-            "the slot was to be advanced from {at} to {to}, but its position is {text}"
+            "the slot was to be advanced from {from} to {to}, but its position is {text}"
         ))),
     }
 }
 
-/// Classifies what [`ADVANCE`] has ended with: an error, or no row.
-async fn why_not_advanced(
-    client: &Client,
-    slot: &str,
-    advance: SlotAdvance,
-    error: Option<&tokio_postgres::Error>,
-) -> SourceError {
-    let text = error.map_or_else(
-        || "the slot's position has changed meanwhile".to_owned(),
-        |error| format!("advancing the slot: {}", with_causes(error)),
-    );
-    match error.map(|error| error.code().map(SqlState::code)) {
-        // An invalidated slot, and a target before the slot's position (PostgreSQL 14 to 18).
-        None | Some(Some("55000")) => {}
-        Some(Some("55006")) => {
-            return SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None };
-        }
-        Some(Some("58P01")) => return SourceError::Slot(SlotError::WalRemoved(text)),
-        Some(Some("42704")) => return SourceError::Slot(SlotError::Dropped(text)),
-        Some(_) => return SourceError::Lost(text),
-    }
-    let facts = CatalogState::read(client, slot).await;
-    match facts.and_then(|facts| facts.require_slot(slot)) {
-        Ok(found) if found > advance.to => SourceError::slot_advanced(slot, advance.from, found),
-        Err(error @ SourceError::Slot(_)) => error,
-        _ => SourceError::Lost(text),
+fn text(error: &tokio_postgres::Error) -> String {
+    format!("advancing the slot: {}", with_causes(error))
+}
+
+/// Classifies an error of [`ADVANCE`].
+fn advance_error(error: &tokio_postgres::Error, slot: &str) -> SourceError {
+    match error.code().map(SqlState::code) {
+        Some("55006") => SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None },
+        Some("58P01") => SourceError::Slot(SlotError::WalRemoved(text(error))),
+        Some("42704") => SourceError::Slot(SlotError::Dropped(text(error))),
+        _ => SourceError::Lost(text(error)),
     }
 }
 
@@ -104,7 +97,7 @@ impl SlotAdvancer {
     /// used regularly.
     pub(super) fn new(peer: Backend, slot: String, at: Lsn, keeps_idle_slots: bool) -> Self {
         let schedule = SlotAdvanceSchedule::new(at, keeps_idle_slots, Instant::now());
-        Self { peer, slot, schedule, advancing: None, in_use: None }
+        Self { peer, slot, schedule, advancing: None, is_logged: false }
     }
 
     /// Requests an advance to `lsn`: everything before it was read and is durable.
@@ -119,14 +112,14 @@ impl SlotAdvancer {
 
     /// The text that another client uses the slot; `None`: nobody else does.
     pub(super) fn used(&self) -> Option<String> {
-        self.in_use.as_ref()?;
+        self.schedule.in_use_since()?;
         Some(format!("another client uses replication slot \"{}\"", self.slot))
     }
 
     /// What keeps the slot from being advanced for long.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.in_use.as_ref().filter(|used| used.since.elapsed() >= LONG_USE)?;
-        Some(self.used()? + ": it is not advanced, and no event behind the backlog is delivered")
+        let used = self.used().filter(|_| self.is_used_for_long())?;
+        Some(used + ": it is not advanced, and no event behind the backlog is delivered")
     }
 
     /// Completes when the slot was advanced, or the advance failed. Cancel-safe.
@@ -158,29 +151,22 @@ impl SlotAdvancer {
         }
     }
 
-    /// Takes whether another client uses the slot. A long use is logged once.
+    /// Takes whether another client uses the slot. A long use is logged, and its end.
     pub(super) fn note_use(&mut self, is_in_use: bool) {
-        let slot = &self.slot;
-        self.schedule.in_use(is_in_use);
-        match &mut self.in_use {
-            None if is_in_use => {
-                self.in_use = Some(InUse { since: Instant::now(), is_logged: false });
-            }
-            Some(used) if is_in_use => {
-                if used.since.elapsed() >= LONG_USE && !std::mem::replace(&mut used.is_logged, true)
-                {
-                    tracing::warn!(
-                        slot,
-                        "another client uses the slot; advancing it once that client has released it"
-                    );
-                }
-            }
-            Some(InUse { is_logged: true, .. }) => {
-                tracing::info!(slot, "the slot can be advanced again");
-                self.in_use = None;
-            }
-            _ => self.in_use = None,
+        self.schedule.in_use(is_in_use, Instant::now());
+        let (slot, is_long) = (&self.slot, self.is_used_for_long());
+        match (std::mem::replace(&mut self.is_logged, is_long), is_long) {
+            (false, true) => tracing::warn!(
+                slot,
+                "another client uses the slot; advancing it once that client has released it"
+            ),
+            (true, false) => tracing::info!(slot, "the slot can be advanced again"),
+            _ => {}
         }
+    }
+
+    fn is_used_for_long(&self) -> bool {
+        self.schedule.in_use_since().is_some_and(|since| since.elapsed() >= LONG_USE)
     }
 
     /// Advances the slot to `to` without delay, and checks its position.

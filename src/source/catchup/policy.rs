@@ -321,8 +321,8 @@ pub struct SlotAdvanceSchedule {
     next: Instant,
     /// When the slot must be used again, if the server invalidates idle slots.
     touch: Option<Instant>,
-    /// Whether another client used the slot at the last attempt: a further one is due, whatever is wanted.
-    is_in_use: bool,
+    /// Since when another client uses the slot: a further attempt is due, whatever is wanted.
+    in_use_since: Option<Instant>,
     /// Since when an advance is in progress.
     since: Option<Instant>,
 }
@@ -332,7 +332,14 @@ impl SlotAdvanceSchedule {
     /// slot is used regularly.
     pub fn new(at: Lsn, keeps_idle_slots: bool, now: Instant) -> Self {
         let touch = (!keeps_idle_slots).then(|| now + TOUCH_INTERVAL);
-        Self { at, wanted: at, next: now + ADVANCE_INTERVAL, touch, is_in_use: false, since: None }
+        Self {
+            at,
+            wanted: at,
+            next: now + ADVANCE_INTERVAL,
+            touch,
+            in_use_since: None,
+            since: None,
+        }
     }
 
     /// Requests an advance to `lsn`: everything before it was read and is durable.
@@ -342,7 +349,7 @@ impl SlotAdvanceSchedule {
 
     /// When the next advance is due, if any is.
     pub fn due(&self) -> Option<Instant> {
-        let is_wanted = self.wanted > self.at || self.is_in_use;
+        let is_wanted = self.wanted > self.at || self.in_use_since.is_some();
         let due = if is_wanted { Some(self.next) } else { self.touch };
         due.filter(|_| self.since.is_none()).map(|due| due.max(self.next))
     }
@@ -364,8 +371,13 @@ impl SlotAdvanceSchedule {
     }
 
     /// Records whether another client uses the slot.
-    pub fn in_use(&mut self, is_in_use: bool) {
-        self.is_in_use = is_in_use;
+    pub fn in_use(&mut self, is_in_use: bool, now: Instant) {
+        self.in_use_since = is_in_use.then(|| self.in_use_since.unwrap_or(now));
+    }
+
+    /// Since when another client uses the slot, if one does.
+    pub fn in_use_since(&self) -> Option<Instant> {
+        self.in_use_since
     }
 
     /// Whether an advance is in progress.
