@@ -22,7 +22,7 @@ pub(in crate::destination) const DECLARED: Declared = Declared {
 declare_settings! {
     SETTINGS:
     URL = row("nats.url", Text, "NATS servers: `nats://[user:password@|token@]host[:port]`, or `tls://` for TLS. Separate several servers of a cluster by commas.")
-        .details("Prefer `WALPOST_NATS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/`, `,` and `%` in a password are written percent-encoded. The login is written at the first server.")
+        .details("Prefer `WALPOST_NATS_URL_FILE`: walpost reads that file again at each connect. Characters such as `@`, `/`, `,` and `%` in a password are written percent-encoded. The login is written at the first server.")
         .variable().default("nats://localhost:4222").secret();
     STREAM = row("nats.stream", Text, "Stream to which all events are published, in the order of the commits. One stream belongs to one slot, and nobody else publishes to it.")
         .variable().default("outbox")

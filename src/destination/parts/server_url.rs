@@ -64,13 +64,13 @@ impl ServerUrl {
         if text.contains(['?', '#']) {
             return Err(
                 "it has a `?` or `#`: walpost takes no parameters from a URL, certificates are \
-                        settings, and such signs in a password are written percent-encoded"
+                        settings, and such characters in a password are written percent-encoded"
                     .to_owned(),
             );
         }
         Self::parsed(text, form).ok_or_else(|| {
             format!(
-                "it is not of the form {}; signs such as `@`, `:`, `/`, `,` and `%` in a login or a path are \
+                "it is not of the form {}; characters such as `@`, `:`, `/`, `,` and `%` in a login or a path are \
                  written percent-encoded",
                 form.text
             )

@@ -17,7 +17,7 @@ pub(in crate::destination) const DECLARED: Declared = Declared {
 declare_settings! {
     SETTINGS:
     URL = row("rabbitmq.url", Text, "RabbitMQ: `amqp://[user:password@]host[:port][/vhost]`, or `amqps://` for TLS.")
-        .details("Prefer `WALPOST_RABBITMQ_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/`, `:` and `%` in a password or a vhost are written percent-encoded. Without a vhost, `/` is used; without a login, `guest`, which RabbitMQ accepts from its own machine only.")
+        .details("Prefer `WALPOST_RABBITMQ_URL_FILE`: walpost reads that file again at each connect. Characters such as `@`, `/`, `:` and `%` in a password or a vhost are written percent-encoded. Without a vhost, `/` is used; without a login, `guest`, which RabbitMQ accepts from its own machine only.")
         .variable().default("amqp://localhost:5672").secret();
     EXCHANGE = row("rabbitmq.exchange", Text, "Exchange to which all events are published. It has to exist; an empty name is the default exchange, which routes to the queue that the routing key names.")
         .variable().default("outbox")

@@ -17,7 +17,7 @@ pub(in crate::destination) const DECLARED: Declared =
 declare_settings! {
     SETTINGS:
     URL = row("redis.url", Text, "Redis server: `redis://[[user]:password@]host[:port][/database]`, or `rediss://` for TLS.")
-        .details("Prefer `WALPOST_REDIS_URL_FILE`: walpost reads that file again at each connect. Signs such as `@`, `/` and `%` in a password are written percent-encoded.")
+        .details("Prefer `WALPOST_REDIS_URL_FILE`: walpost reads that file again at each connect. Characters such as `@`, `/` and `%` in a password are written percent-encoded.")
         .variable().default("redis://localhost:6379").secret();
     STREAM = row("redis.stream", Text, "Stream to which all events are added, in the order of the commits. One stream belongs to one slot.")
         .variable().default("outbox")
