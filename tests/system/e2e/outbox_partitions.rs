@@ -285,20 +285,21 @@ async fn attached_rows_are_kept(recovers: bool) {
         assert_eq!(code, Some(0), "{said}");
     }
     let walpost = parts.kept.run().await;
-    // It takes the time after the first one.
-    let end =
-        "(SELECT substring(pg_get_expr(relpartbound, oid) from 'TO [(]''(.*)''[)]')::timestamptz
-                  FROM pg_class WHERE relname = 'first_1')";
+    // A later period, however long that took; it begins as the others do.
+    let begin = "SELECT (first + (1 + floor(greatest(0, extract(epoch FROM now() - first)) / 4)) * interval '4 s')::text
+                   FROM (SELECT substring(pg_get_expr(relpartbound, oid) from 'TO [(]''(.*)''[)]')::timestamptz
+                           FROM pg_class WHERE relname = 'first_1') AS of (first)";
+    let begin = postgres.query_text(begin).await.expect("the first one has an end");
     let fill = format!(
         "CREATE TABLE public.filled (LIKE public.outbox INCLUDING DEFAULTS);
          INSERT INTO public.filled (aggregate_type, aggregate_id, event_type, created_at)
-         SELECT 'order', i, 'placed', {end} FROM generate_series(1, 10) i"
+         SELECT 'order', i, 'placed', '{begin}' FROM generate_series(1, 10) i"
     );
     postgres.execute(&fill).await;
     let attach = format!(
-        "DO $$ DECLARE at timestamptz := {end}; BEGIN EXECUTE format(
+        "DO $$ BEGIN EXECUTE format(
              'ALTER TABLE public.outbox ATTACH PARTITION public.filled FOR VALUES FROM (%L) TO (%L)',
-             at, at + interval '4 s'); END $$"
+             timestamptz '{begin}', timestamptz '{begin}' + interval '4 s'); END $$"
     );
     postgres.execute(&attach).await;
     eventually(SHORT_TIMEOUT, "a row comes into that partition", async || {
