@@ -15,7 +15,7 @@ use crate::destination::kafka::no_creation;
 use crate::destination::{self, Context, Opened};
 use crate::metrics::Metrics;
 use crate::record::{Profile, Router, TopicsAllowed};
-use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
+use crate::relay::{Relay, RelaySettings, StateSettings, StopHandle, Until, stop_channel};
 use crate::source::{CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
 use crate::state::UnfinishedRows;
 use walpost_core::relay::Core;
@@ -47,7 +47,7 @@ fn relay_from<P: Source>(
 ) -> Result<(Relay<P>, StopHandle), AssemblyError> {
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
-    let context = Context { config, metrics: Arc::clone(&metrics), rows };
+    let context = Context { config, metrics: Arc::clone(&metrics) };
     let Opened { sink, state, is_exactly_once } = destination::of(config).open(&context)?;
     let core = if is_exactly_once { core.exactly_once() } else { core };
     let (handle, stop) = stop_channel();
@@ -56,7 +56,7 @@ fn relay_from<P: Source>(
     let relay = Relay::new(core, sink, source, settings, stop);
     let mut relay = relay.with_metrics(metrics);
     if let Some((store, settings)) = state {
-        relay = relay.with_state(store, settings);
+        relay = relay.with_state(store, StateSettings { rows, ..settings });
     }
     Ok((relay, handle))
 }

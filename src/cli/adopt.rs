@@ -132,7 +132,7 @@ pub(super) async fn positions(
         complain(&error.to_string());
         Exit::Config
     })?;
-    let wanted = Wanted { command, create, may_lack_slot: false };
+    let wanted = Wanted { command, create, may_lack_slot: false, may_lack_store: false };
     let read = Positions::read(config, &conninfo, wanted).await;
     read.map_err(failed)
 }

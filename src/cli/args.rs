@@ -58,7 +58,7 @@ pub enum Command {
     Run(RunArguments),
     /// Print the records that `run` would publish, as JSON lines; needs no Kafka and changes nothing
     Tail(TailArguments),
-    /// Compare the outbox with Kafka, and publish what is missing and what no slot sends
+    /// Compare the outbox with what is published, and publish what is missing and what no slot sends
     Recover(RecoverArguments),
     /// Publish chosen events again, by inserting their rows again; needs no Kafka
     Replay(ReplayArguments),
@@ -200,12 +200,17 @@ pub struct ReplayArguments {
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct RecoverArguments {
     /// Compare rows that were written at this time or later, in PostgreSQL's notation; UTC without a
-    /// zone [default: those that may not be delivered, as the state topic tells]
+    /// zone [default: those that may not be delivered, as walpost's position tells]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with = "all")]
     pub since: Option<String>,
     /// Compare all rows
     #[arg(long)]
     pub all: bool,
+    /// For RabbitMQ, HTTP and SQS, which cannot be read back: publish all rows that were written at this time
+    /// or later and do not wait in the slot, whether they were published or not
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with_all =
+          ["since", "all", "read_topic", "list", "ids_alone", "publish_undecided", "leave_undecided"])]
+    pub publish_since: Option<String>,
     /// Column with the time at which a row was written [default: outbox.columns.timestamp, or
     /// created_at]
     #[arg(long, value_name = "COLUMN")]
@@ -213,18 +218,18 @@ pub struct RecoverArguments {
     /// Column by which the events are ordered, such as an identity column [default: time]
     #[arg(long, value_name = "COLUMN")]
     pub order_by: Option<String>,
-    /// Read this topic too; those of the compared rows, and of the newest 10,000 rows of each table,
+    /// Kafka: read this topic too; those of the compared rows, and of the newest 10,000 rows of each table,
     /// are read anyway. Can be repeated
     #[arg(long, value_name = "TOPIC")]
     pub read_topic: Vec<String>,
-    /// Name all events that are in Kafka and in no table, not only ten of them
+    /// Name all events that are published and in no table, not only ten of them
     #[arg(long)]
     pub list: bool,
     /// Take a record with the id of a row for its event, whatever key and value it has. Without this,
     /// both have to be the same, unless the ids are the uuids of one table
     #[arg(long)]
     pub ids_alone: bool,
-    /// Publish the events, too, of which Kafka does not tell any more whether it had them
+    /// Publish the events, too, of which the destination does not tell any more whether it had them
     #[arg(long, conflicts_with = "leave_undecided")]
     pub publish_undecided: bool,
     /// With --apply: do not publish these, but the others

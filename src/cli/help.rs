@@ -126,11 +126,12 @@ Examples:
 
 pub(super) const RECOVER_ACTS: &str = "\
 For a slot that was lost or made again, a failover without it, or a restored backup. Stop `run`
-first. Compares the rows of the outbox with Kafka by the events' ids, and reports how many are
-there, how many are missing, and which events Kafka has that no table has. With --apply, publishes
+first. Compares the rows of the outbox with what is published, by the events' ids, and reports how many
+are there, how many are missing, and which events are published that no table has. With --apply, publishes
 the missing ones before the slot is read, ordered by time; can be interrupted and run again.
-Not told: rows that are deleted by now, logical messages, and rows whose records Kafka may have
-deleted. Needs the state topic, SELECT on the outbox, and records with the header `id`.
+Not told: rows that are deleted by now, logical messages, and rows whose records may be deleted.
+For Kafka with a state topic, Redis and NATS; with other destinations --publish-since compares
+nothing. Needs SELECT on the outbox, and records with the header `id`.
 Exit code 0 if nothing is missing, or all of it is published.";
 
 pub(super) const DEAD_LETTERS_EXAMPLES: &str = "\

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use super::args::{DEFAULT_ROLE, InitArguments};
 use super::recover::RowOptions;
 use super::stdout::{complain, print, say, with_flags};
-use super::{
-    Exit, adopt, block_on, configuration, init_file, logged, progress, recover, require_kafka,
-};
+use super::{Exit, adopt, block_on, configuration, init_file, logged, progress, recover};
 use crate::assembly;
 use crate::config::{self, Config, Flags, Origin, Setting, quoted};
 use crate::conninfo::ConnInfo;
@@ -40,9 +38,6 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    if existing_rows && let Err(exit) = require_kafka(&config, "init --existing-rows") {
-        return exit;
-    }
     let role = (!no_role).then_some(role.as_str());
     let plan = config::profile(&config).map_err(Into::into).and_then(|profile| {
         let columns = config::columns(&config, &profile);
@@ -65,6 +60,9 @@ pub(super) fn command(arguments: InitArguments) -> Exit {
         return print(&plan.sql());
     }
     let exit = if existing_rows {
+        if let Err(error) = Purpose::Existing.require_possible(&config) {
+            return recover::failed(&error);
+        }
         let wish = RowWish {
             purpose: Purpose::Existing,
             order_by: arguments.order_by,
@@ -206,7 +204,12 @@ async fn positions_if_free(
     config: &Config,
     conninfo: &ConnInfo,
 ) -> Result<Option<Positions>, AdoptError> {
-    let wanted = Wanted { command: "walpost init", create: true, may_lack_slot: false };
+    let wanted = Wanted {
+        command: "walpost init",
+        create: true,
+        may_lack_slot: false,
+        may_lack_store: false,
+    };
     let deadline = Instant::now() + IN_USE_LIMIT;
     loop {
         match Positions::read(config, conninfo, wanted).await {
@@ -260,7 +263,7 @@ async fn publish_existing(
     }
     // Before anything is announced, which keeps `walpost run` from starting.
     require_readable(config, &options.wish).await?;
-    let mut positions = recover::positions(config, true).await?;
+    let mut positions = recover::positions(config, true, false).await?;
     announce(&mut positions, &config.source.slot).await?;
     // It holds the lock on the slot's name, which another session takes now.
     drop(positions);
@@ -268,7 +271,7 @@ async fn publish_existing(
     if let Err(exit) = apply_plan(config, &plan.only(Stage::Slot)).await {
         return Ok(exit);
     }
-    let positions = recover::positions(config, true).await?;
+    let positions = recover::positions(config, true, false).await?;
     recover::publish(config, positions, options).await
 }
 

@@ -123,7 +123,7 @@ fn require_kafka(config: &Config, command: &str) -> Result<(), Exit> {
         return Ok(());
     }
     complain(&format!(
-        "`walpost {command}` reads topics of Kafka: it does not support sink.kind = \"{}\" yet",
+        "`walpost {command}` needs topics of Kafka: it does not support sink.kind = \"{}\" yet",
         config.sink
     ));
     Err(Exit::Config)

@@ -1,4 +1,4 @@
-//! `walpost recover`: publishes rows that the slot does not send and that are not in Kafka.
+//! `walpost recover`: publishes rows that the slot does not send and that are not published.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,9 +6,10 @@ use std::time::Instant;
 use super::args::RecoverArguments;
 use super::progress::{self, progress};
 use super::stdout::{complain, print, say, with_flags};
-use super::{Exit, block_on, logged, require_kafka, run};
+use super::{Exit, block_on, logged, run};
 use crate::assembly;
 use crate::config::{Config, Flags};
+use crate::destination::published::ReadError;
 use crate::metrics::Metrics;
 use crate::source::APPLICATION_NAME;
 use crate::state::unix_ms;
@@ -36,17 +37,15 @@ pub(super) fn command(arguments: RecoverArguments) -> Exit {
         Ok(begun) => begun,
         Err(exit) => return exit,
     };
-    if let Err(exit) = require_kafka(&config, "recover") {
-        return exit;
-    }
-    let since = match arguments.since {
-        Some(time) => Since::Time(time),
-        None if arguments.all => Since::Everything,
-        None => Since::Bookmark,
+    let purpose = match (arguments.publish_since, arguments.since) {
+        (Some(time), _) => Purpose::Again(time),
+        (None, Some(time)) => Purpose::Recover(Since::Time(time)),
+        (None, None) if arguments.all => Purpose::Recover(Since::Everything),
+        (None, None) => Purpose::Recover(Since::Bookmark),
     };
     let options = RowOptions {
         wish: RowWish {
-            purpose: Purpose::Recover(since),
+            purpose,
             order_by: arguments.order_by,
             time_column: arguments.time_column,
             topics: arguments.read_topic,
@@ -58,7 +57,10 @@ pub(super) fn command(arguments: RecoverArguments) -> Exit {
         apply: arguments.apply,
     };
     let recovered = block_on(async {
-        let positions = positions(&config, options.apply).await?;
+        // Before anything else is looked at.
+        options.wish.purpose.require_possible(&config)?;
+        let is_again = matches!(options.wish.purpose, Purpose::Again(_));
+        let positions = positions(&config, options.apply, is_again).await?;
         publish(&config, positions, options).await
     });
     match recovered {
@@ -67,10 +69,15 @@ pub(super) fn command(arguments: RecoverArguments) -> Exit {
     }
 }
 
-/// The positions of slot and state topic.
-pub(super) async fn positions(config: &Config, creates: bool) -> Result<Positions, RecoveryError> {
+/// The slot's position, and the one that walpost keeps. `may_lack_store`: it may keep none.
+pub(super) async fn positions(
+    config: &Config,
+    creates: bool,
+    may_lack_store: bool,
+) -> Result<Positions, RecoveryError> {
     let conninfo = assembly::conninfo(config)?;
-    let wanted = Wanted { command: APPLICATION_NAME, create: creates, may_lack_slot: true };
+    let wanted =
+        Wanted { command: APPLICATION_NAME, create: creates, may_lack_slot: true, may_lack_store };
     Ok(Positions::read(config, &conninfo, wanted).await?)
 }
 
@@ -84,7 +91,9 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
         RecoveryError::Relay(error) => run::exit(error),
         RecoveryError::Halted(_) => Exit::Poison,
         RecoveryError::Config(_)
-        | RecoveryError::Sink(_)
+        | RecoveryError::Read(ReadError::Client(_))
+        | RecoveryError::NotReadable(_)
+        | RecoveryError::Readable(_)
         | RecoveryError::Assembly(_)
         | RecoveryError::NoIds
         | RecoveryError::RowsWithoutIds(_)
@@ -92,8 +101,7 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
         | RecoveryError::Positions(AdoptError::Off) => Exit::Config,
         RecoveryError::NoSlot(_) | RecoveryError::Used(_) | RecoveryError::TakenOver => Exit::Slot,
         RecoveryError::Positions(_)
-        | RecoveryError::Kafka { .. }
-        | RecoveryError::OpenTransaction(_)
+        | RecoveryError::Read(_)
         | RecoveryError::NoBookmark(_)
         | RecoveryError::PartlyPublished
         | RecoveryError::OtherChoice
@@ -118,7 +126,7 @@ pub(super) async fn publish(
         Listed::Ghost(_) | Listed::OtherContent(_) => {
             ghosts += 1;
             if list || ghosts <= NAMED {
-                say(&only_in_kafka(&listed));
+                say(&in_no_table(&listed));
             }
             if !list && ghosts == NAMED + 1 {
                 print("… (--list names all of them)\n");
@@ -129,7 +137,7 @@ pub(super) async fn publish(
     if let Some(bookmark) = recovery.bookmark() {
         let ago = unix_ms().saturating_sub(bookmark.at_ms) / 1000;
         print(&format!(
-            "rows of transactions {}up to {} are delivered, as the state topic tells ({ago} s ago)\n",
+            "rows of transactions {}up to {} are delivered, as the position tells ({ago} s ago)\n",
             recovery.from().map_or_else(String::new, |from| format!("from {from} ")),
             bookmark.below.saturating_sub(1)
         ));
@@ -153,13 +161,20 @@ pub(super) async fn publish(
     }
     let undecided = recovery.compared().map_or(0, |compared| compared.undecided);
     let rows = recovery.rows(publish_undecided);
+    if let Some(time) = recovery.again_since() {
+        print(&format!(
+            "{rows} rows were written since {time} and do not wait in the slot: all of them are published, \
+             whether they were before or not; consumers deduplicate by id\n"
+        ));
+    }
     if !apply {
         recovery.require_history()?;
         let slot =
             if has_slot { "" } else { "; the slot is missing: `walpost init --apply` first" };
         let text = format!("nothing was changed; with --apply {rows} events are published{slot}\n");
         print(&with_flags(&text));
-        return Ok(if rows + undecided == 0 { Exit::Ok } else { Exit::Failure });
+        let is_known = recovery.again_since().is_none();
+        return Ok(if rows + undecided > 0 && is_known { Exit::Failure } else { Exit::Ok });
     }
     if undecided > 0 && !publish_undecided && !leave_undecided {
         return Err(RecoveryError::Undecided(undecided));
@@ -196,11 +211,11 @@ pub(super) async fn publish(
     Ok(Exit::Ok)
 }
 
-fn only_in_kafka(listed: &Listed) -> String {
+fn in_no_table(listed: &Listed) -> String {
     match listed {
-        Listed::Ghost(id) => format!("only in Kafka: {id}"),
+        Listed::Ghost(id) => format!("in no table: {id}"),
         Listed::OtherContent(id) => {
-            format!("only in Kafka: {id}, whose row has another key or value")
+            format!("in no table: {id}, whose row has another key or value")
         }
         Listed::Gap(_) => String::new(),
     }
@@ -210,11 +225,11 @@ fn report(compared: &Compared, streamed: u64) -> String {
     let Compared { rows, published, missing, undecided, differing: _, ghosts } = compared;
     format!(
         "rows that were compared:           {rows}\n\
-         in Kafka:                          {published}\n\
-         missing in Kafka:                  {missing}\n\
+         published:                         {published}\n\
+         missing:                           {missing}\n\
          cannot be told:                    {undecided}\n\
          waiting in the slot, not compared: {streamed}\n\
-         in Kafka, and in no table:         {ghosts}\n"
+         published, and in no table:        {ghosts}\n"
     )
 }
 

@@ -7,10 +7,9 @@ use std::time::Instant;
 use super::args::ReplayArguments;
 use super::progress::{self, progress};
 use super::stdout::{complain, print};
-use super::{Exit, block_on, configuration, require_kafka, run};
+use super::{Exit, block_on, configuration, run};
 use crate::assembly;
 use crate::config::{self, Config};
-use crate::destination::kafka;
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
 use crate::tools::recovery::{
     self, Filter, Found, Inserted, Manner, Replay, RowReplayError, Selection, publisher_warnings,
@@ -39,8 +38,11 @@ pub(super) fn command(arguments: ReplayArguments) -> Exit {
     };
     let replayed = block_on(async {
         if let Some((range, topics)) = positions {
-            require_kafka(&config, "replay --position")?;
-            let ids = recovery::ids_at(&kafka::kafka(&config), &topics, &range, complain).await;
+            let published = recovery::published(&config).map_err(|error| {
+                complain(&error.to_string());
+                Exit::Config
+            })?;
+            let ids = recovery::ids_at(published, &topics, &range, complain).await;
             replay.selection = Selection::Published(ids.map_err(|error| failed(&error))?);
         }
         replay_rows(&config, &mut replay, arguments.apply).await

@@ -12,6 +12,7 @@ mod names_tests;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 pub(crate) mod parts;
+pub(crate) mod published;
 #[cfg(feature = "rabbitmq")]
 pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -27,10 +28,11 @@ use crate::metrics::Metrics;
 use crate::record::Names;
 use crate::relay::StateSettings;
 use crate::sink::{BoxFuture, Sink, SinkError};
-use crate::state::{StateStore, UnfinishedRows};
+use crate::state::StateStore;
 
 use self::parts::stored::SlotAt;
 use self::parts::url::is_this_machine;
+use self::published::Published;
 
 /// The table of kinds: all names, those that this build has, and what they declare. Each is a module above,
 /// with `pub(super) mod settings` that has `DECLARED`, a type that is a [`Destination`], and for tests a
@@ -142,6 +144,12 @@ pub(crate) trait Destination: Sync {
         None
     }
 
+    /// What reads back the records that are published; `None`: nobody can.
+    fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
+        let _ = config;
+        Ok(None)
+    }
+
     /// Checks the settings and, unless `offline`, servers, rights and what is there; with a slot, the position
     /// too. Publishes nothing.
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()>;
@@ -151,8 +159,6 @@ pub(crate) trait Destination: Sync {
 pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) metrics: Arc<Metrics>,
-    /// Rows that the slot does not send, if these are published.
-    pub(crate) rows: Option<UnfinishedRows>,
 }
 
 /// A destination that events can be published to.
@@ -301,7 +307,7 @@ mod tests {
             Ok(config) => config,
             Err(error) => return error.to_string(),
         };
-        let context = Context { config: &config, metrics: Arc::default(), rows: None };
+        let context = Context { config: &config, metrics: Arc::default() };
         let opened = of(&config).open(&context);
         opened.err().map_or_else(|| panic!("{toml} fits"), |error| error.to_string())
     }

@@ -1,7 +1,7 @@
 //! Why walpost cannot resume from a replication slot or its server.
 //!
 //! Each of these errors needs an operator: the position from which to resume is lost, unknown, or
-//! belongs to another server, so events may be missing in Kafka.
+//! belongs to another server, so events may be missing at the destination.
 
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
@@ -108,9 +108,9 @@ pub enum SlotError {
     #[error(
         "the server was promoted from timeline {known} to {found} at {fork}, and walpost has received \
          everything up to {published}: the server lacks what is between these; nothing was published \
-         from it. {} may have events that its tables have not. {}",
-        store.unwrap_or("Kafka"),
-        after_failover(*.store)
+         from it. The destination may have events that its tables have not. Where walpost keeps its \
+         position, `walpost recover` names them, and with --apply publishes what is missing, before walpost \
+         starts again; otherwise start walpost again to continue from its slot's position"
     )]
     LostInFailover {
         /// The server's timeline.
@@ -121,8 +121,6 @@ pub enum SlotError {
         fork: Lsn,
         /// The position up to which walpost has received, and may have published.
         published: Lsn,
-        /// The name of the destination, if its position is not kept in Kafka.
-        store: Option<&'static str>,
     },
 
     /// The server at this address is another one, or on another timeline.
@@ -156,38 +154,19 @@ pub enum SlotError {
         published: Lsn,
     },
 
-    /// The server's WAL ends before the position in the state topic.
+    /// The server's WAL ends before the position that walpost keeps.
     #[error(
-        "this server's WAL ends at {flushed}, and the brokers have acknowledged what committed before \
-         {acked} ({place}): the server lost WAL or was restored; nothing was published \
-         from it. Kafka may have events that its tables have not: `walpost recover --all` names them, and \
-         with --apply publishes what is missing. `walpost adopt --apply` continues from the slot's \
-         position without that"
+        "this server's WAL ends at {flushed}, and the destination has acknowledged what committed before \
+         {acked} ({place}): the server lost WAL or was restored; nothing was published from it. The \
+         destination may have events that its tables have not: {RECOVER_ALL}"
     )]
     BehindState {
         /// The end of the server's WAL.
         flushed: Lsn,
-        /// The position in the state topic.
+        /// The position that is kept.
         acked: Lsn,
         /// The store of the position.
         place: String,
-    },
-
-    /// The server's WAL ends before a position that is not kept in Kafka.
-    #[error(
-        "this server's WAL ends at {flushed}, and {place} has the position {acked}: the server lost \
-         WAL or was restored; nothing was published from it. {store} may have events that its tables \
-         have not. {REPLAY_ROWS}"
-    )]
-    BehindStore {
-        /// The end of the server's WAL.
-        flushed: Lsn,
-        /// The position in the store.
-        acked: Lsn,
-        /// The store of the position.
-        place: String,
-        /// The store's name.
-        store: &'static str,
     },
 
     /// The restarted server's history is not the one that was published.
@@ -228,23 +207,26 @@ pub enum SlotError {
         commit_lsn: Lsn,
     },
 
-    /// The slot is ahead of the position in the state topic.
+    /// The slot is ahead of the position that walpost keeps.
     #[error(
-        "replication slot \"{slot}\" is confirmed up to {found}, and the brokers have acknowledged \
+        "replication slot \"{slot}\" is confirmed up to {found}, and the destination has acknowledged \
          what committed before {acked} ({place}): what was committed between these was \
          not published by this walpost. The slot was dropped and created again, or advanced by \
-         another client. `walpost recover` reports which rows are missing in Kafka, and with --apply \
-         publishes them. `walpost adopt --apply` continues from {found} without them"
+         another client{}. `walpost recover` reports which rows are missing at the destination, and with \
+         --apply publishes them. `walpost adopt --apply` continues from {found} without them",
+        lost_writes(*.lossy_store)
     )]
     AheadOfState {
         /// The slot.
         slot: String,
         /// The slot's `confirmed_flush_lsn`.
         found: Lsn,
-        /// The position in the state topic.
+        /// The position that is kept.
         acked: Lsn,
         /// The store of the position.
         place: String,
+        /// The name of the store, if it may lose writes.
+        lossy_store: Option<&'static str>,
     },
 
     /// The slot is behind the position, and walpost has never confirmed what it has.
@@ -252,41 +234,17 @@ pub enum SlotError {
         "replication slot \"{slot}\" has the position {found}, which walpost has not confirmed; it has \
          published what committed before {acked} ({place}): the server was restored to an earlier state, \
          and the slot made again, or another client has advanced it. What was committed before {found} \
-         may be published or not. {}",
-        after_restore(*.store)
+         may be published or not: {RECOVER_ALL}"
     )]
     MadeAgain {
         /// The slot.
         slot: String,
         /// The slot's `confirmed_flush_lsn`.
         found: Lsn,
-        /// The position in the state topic or the store.
+        /// The position that is kept.
         acked: Lsn,
         /// The store of the position.
         place: String,
-        /// The name of the store, if it is not kept in Kafka.
-        store: Option<&'static str>,
-    },
-
-    /// The slot is ahead of a position whose store may have lost its newest writes.
-    #[error(
-        "replication slot \"{slot}\" is confirmed up to {found}, and {place} has the position {acked}: \
-         events that were committed between these may be missing in {store}. The slot was dropped \
-         and created again, or advanced by another client; or {store} has lost its newest writes: \
-         in a crash without a synced log, in a failover to a replica that was behind, or by being \
-         restored. {REPLAY_ROWS}"
-    )]
-    AheadOfStore {
-        /// The slot.
-        slot: String,
-        /// The slot's `confirmed_flush_lsn`.
-        found: Lsn,
-        /// The position in the store.
-        acked: Lsn,
-        /// The store of the position.
-        place: String,
-        /// The store's name.
-        store: &'static str,
     },
 
     /// The state topic has no position for this slot.
@@ -430,31 +388,18 @@ impl SlotError {
 const LAYOUT_CHANGED: &str = "; or the publication, or which messages are read, was changed since, so \
      that it does not send the same: restore the former configuration and start walpost again";
 
-/// What to do where `recover` cannot tell what the destination has.
-const REPLAY_ROWS: &str = "`walpost adopt --apply` continues from the slot's position; after that, `walpost \
-     replay --since TIME --apply` publishes the rows again that were written since TIME and are still in \
-     the table; TIME lies before the first row that may be missing. Without --apply it only counts them";
+/// What to do about events that only one of both has.
+const RECOVER_ALL: &str = "`walpost recover --all` names them, and with --apply publishes what is missing. \
+     `walpost adopt --apply` continues from the slot's position without that";
 
-/// What to do about events that only the destination has.
-fn after_failover(store: Option<&str>) -> &'static str {
-    match store {
-        None => {
-            "With a state topic, `walpost recover` names them, and `walpost recover --apply` \
-             publishes what is missing, before walpost starts again; without one, start walpost \
-             again to continue from its slot's position"
-        }
-        Some(_) => REPLAY_ROWS,
-    }
-}
-
-fn after_restore(store: Option<&str>) -> &'static str {
-    match store {
-        None => {
-            "`walpost recover --all` reports which rows are missing in Kafka, and with --apply publishes \
-             them. `walpost adopt --apply` continues from the slot's position without them"
-        }
-        Some(_) => after_failover(store),
-    }
+/// Another reason why a slot is ahead of a position in this store.
+fn lost_writes(store: Option<&str>) -> String {
+    store.map_or_else(String::new, |store| {
+        format!(
+            "; or {store} has lost its newest writes: in a crash without a synced log, in a failover to a \
+             replica that was behind, or by being restored"
+        )
+    })
 }
 
 fn lost_copy(because: Option<&str>) -> String {

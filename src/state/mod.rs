@@ -92,6 +92,9 @@ pub enum StateEvent {
         /// The last published event, from a store that knows it and does not publish an event that
         /// is at or before it once more.
         published: Option<EventPosition>,
+        /// Whether what is at the destination is not what walpost has published, for a command that opens
+        /// it all the same.
+        is_diverged: bool,
         /// How long the brokers keep a transaction of this writer open; `None`: no transactions.
         transaction_timeout: Option<Duration>,
     },

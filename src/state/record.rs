@@ -288,7 +288,11 @@ impl State {
         let last = self.last.filter(|last| last.commit_lsn < acked_upto);
         let mut earlier = self.earlier;
         earlier.retain(|position| *position < acked_upto);
-        Self { acked_upto, last, earlier, ..self }
+        let mut delivered = self.delivered;
+        if let Some(delivered) = &mut delivered {
+            delivered.bookmarks.retain(|bookmark| bookmark.lsn <= acked_upto);
+        }
+        Self { acked_upto, last, earlier, delivered, ..self }
     }
 
     /// The state of a position that has moved, behind this last transaction.
@@ -442,7 +446,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::source::PublicationFingerprint;
-    use crate::state::ConfiguredLayout;
+    use crate::state::{Bookmark, ConfiguredLayout};
 
     fn state(last: Option<LastTransaction>) -> State {
         State {
@@ -456,6 +460,18 @@ mod tests {
             at_ms: 7,
             ..State::accepted(2, Lsn::new(0x1_0000_00A0))
         }
+    }
+
+    #[test]
+    fn what_is_set_back_tells_nothing_of_what_was_lost() {
+        let bookmark = |lsn| Bookmark { below: lsn, lsn: Lsn::new(lsn), at_ms: 0 };
+        let bookmarks = [90, 60, 30].map(bookmark).to_vec();
+        let delivered = Some(Delivered { bookmarks, ..Delivered::new(5, 6) });
+        let before = State { delivered, ..State::accepted(1, Lsn::new(100)) };
+        let reached = EventPosition { commit_lsn: Lsn::new(60), ordinal: 3 };
+        let after = before.set_back(reached);
+        let left = after.delivered.expect("as before").bookmarks;
+        assert_eq!((after.acked_upto, left), (Lsn::new(60), vec![bookmark(60), bookmark(30)]));
     }
 
     #[test]

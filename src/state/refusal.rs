@@ -5,11 +5,11 @@ use super::record::State;
 use crate::source::SlotError;
 
 impl Refusal {
-    /// The error for an operator. `place` is what the state is called, `store` the name of one that may
-    /// lose writes.
+    /// The error for an operator. `place` is what the state is called, `lossy_store` the name
+    /// of one that may lose writes.
     pub fn into_error(
         self,
-        (place, store): (String, Option<&'static str>),
+        (place, lossy_store): (String, Option<&'static str>),
         slot: String,
         state: &State,
         facts: &Facts<'_>,
@@ -23,7 +23,6 @@ impl Refusal {
                 known: state.timeline,
                 fork,
                 published,
-                store,
             },
             Self::OtherTimeline => SlotError::OtherState {
                 place,
@@ -33,21 +32,13 @@ impl Refusal {
             Self::OtherCluster { known, found } => {
                 SlotError::OtherState { place, known: format!("Kafka cluster {known}"), found }
             }
-            Self::SlotAhead => match store {
-                Some(store) => {
-                    SlotError::AheadOfStore { slot, found: facts.slot, acked, place, store }
-                }
-                None => SlotError::AheadOfState { slot, found: facts.slot, acked, place },
-            },
-            Self::SlotMadeAgain => {
-                SlotError::MadeAgain { slot, found: facts.slot, acked, place, store }
+            Self::SlotAhead => {
+                SlotError::AheadOfState { slot, found: facts.slot, acked, place, lossy_store }
             }
-            Self::Behind { published: acked } => match store {
-                Some(store) => {
-                    SlotError::BehindStore { flushed: facts.flushed, acked, place, store }
-                }
-                None => SlotError::BehindState { flushed: facts.flushed, acked, place },
-            },
+            Self::SlotMadeAgain => SlotError::MadeAgain { slot, found: facts.slot, acked, place },
+            Self::Behind { published: acked } => {
+                SlotError::BehindState { flushed: facts.flushed, acked, place }
+            }
             Self::SkipOutdated(position) => SlotError::SkipOutdated { place, position },
             Self::PartlyPublished(next) => SlotError::PartlyPublished {
                 place,

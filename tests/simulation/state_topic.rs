@@ -102,6 +102,7 @@ impl World {
             state: Some(self.broker.state.clone()),
             cluster: None,
             published: None,
+            is_diverged: false,
             transaction_timeout: None,
         }
     }

@@ -26,6 +26,7 @@ mod placement;
 mod poll_interval;
 mod pool_size;
 mod producer;
+mod published;
 mod reload;
 mod round_trip;
 pub(super) mod settings;
@@ -42,11 +43,11 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use super::parts;
+use super::published::Published;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened};
-use crate::config::{Config, DeliveryMode, KAFKA, without_logins};
+use crate::config::{Config, ConfigError, DeliveryMode, KAFKA, without_logins};
 use crate::findings::Findings;
 use crate::record::Names;
-use crate::relay::StateSettings;
 use crate::sink::BoxFuture;
 use crate::state::StateStore;
 
@@ -70,6 +71,7 @@ pub(crate) use oauth_token::{
 };
 pub use partition::KeyHash;
 pub use producer::{KafkaSink, TransactionalSink, Transactions};
+use published::Topics;
 pub use reload::KafkaSource;
 pub use settings::kafka;
 use settings::kafka_source;
@@ -96,7 +98,7 @@ impl Destination for Kafka {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, metrics, rows } = context;
+        let Context { config, metrics } = context;
         let (kafka, properties) = (kafka(config), kafka_source(config));
         let (metrics, again) = (Arc::clone(metrics), properties.clone());
         let topic = config.delivery.state_topic.as_deref();
@@ -119,7 +121,7 @@ impl Destination for Kafka {
         let at = (topic.to_owned(), state_topic(topic));
         let timeout = transaction_timeout(&kafka) / 3;
         let settings = parts::settings::state_settings(config, at, (None, timeout));
-        Ok(opened.keeping(store, StateSettings { rows: rows.clone(), ..settings }))
+        Ok(opened.keeping(store, settings))
     }
 
     fn description(&self, config: &Config) -> Description {
@@ -140,6 +142,10 @@ impl Destination for Kafka {
         let properties = kafka(config);
         let source = KafkaSource::new(move || Ok(properties.clone()));
         Some(Box::new(kafka_state(source, topic)))
+    }
+
+    fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
+        Ok(Some(Box::new(Topics::new(kafka(config)))))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

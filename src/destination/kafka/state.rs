@@ -304,7 +304,13 @@ impl<W: Writer> Worker<W> {
         let state = self.read(&consumer, key, &nonce)?;
         let transaction_timeout = Some(kafka::transaction_timeout(kafka));
         let cluster = self.writer.cluster_id();
-        Ok(StateEvent::Opened { state, cluster, published: None, transaction_timeout })
+        Ok(StateEvent::Opened {
+            state,
+            cluster,
+            published: None,
+            is_diverged: false,
+            transaction_timeout,
+        })
     }
 
     /// The newest record of `key`, once the claim has come back.

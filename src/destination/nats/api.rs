@@ -10,7 +10,6 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::failure::{ApiError, MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, no_responders};
-use super::message::MESSAGE_ID;
 use crate::destination::parts::Failure;
 
 const PREFIX: &str = "$JS.API";
@@ -67,6 +66,8 @@ pub(crate) struct StreamState {
     pub(crate) messages: u64,
     #[serde(default)]
     pub(crate) bytes: u64,
+    #[serde(default)]
+    pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
 }
 
@@ -74,9 +75,18 @@ pub(crate) struct StreamState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) seq: u64,
-    /// The message's `Nats-Msg-Id`.
-    pub(super) id: Option<String>,
+    pub(super) subject: String,
+    /// Names and values.
+    headers: Vec<(String, String)>,
     pub(super) data: Vec<u8>,
+}
+
+impl Stored {
+    /// The first header with this name.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(one, _)| one == name)?;
+        Some(&found.1)
+    }
 }
 
 #[derive(Deserialize)]
@@ -87,6 +97,8 @@ struct StoredAnswer {
 #[derive(Deserialize)]
 struct StoredMessage {
     seq: u64,
+    #[serde(default)]
+    subject: String,
     #[serde(default)]
     hdrs: String,
     #[serde(default)]
@@ -169,23 +181,22 @@ pub(super) async fn stored(
         }
         Err(error) => return Err(error.into()),
     };
-    let StoredMessage { seq, hdrs, data } = answer.message;
+    let StoredMessage { seq, subject, hdrs, data } = answer.message;
     let bytes = |text: &str| {
         let unexpected =
             |error| Failure::Unusable(format!("a stored message is not readable: {error}"));
         STANDARD.decode(text).map_err(unexpected)
     };
-    let id = header(&bytes(&hdrs)?, MESSAGE_ID);
-    Ok(Some(Stored { seq, id, data: bytes(&data)? }))
+    Ok(Some(Stored { seq, subject, headers: headers(&bytes(&hdrs)?), data: bytes(&data)? }))
 }
 
-/// A header of a stored message.
-fn header(lines: &[u8], name: &str) -> Option<String> {
-    let text = std::str::from_utf8(lines).ok()?;
+/// The headers of a stored message.
+fn headers(lines: &[u8]) -> Vec<(String, String)> {
+    let text = std::str::from_utf8(lines).unwrap_or_default();
     let pairs = text.split("\r\n").filter_map(|line| line.split_once(':'));
-    let mut values =
-        pairs.filter(|(one, _)| *one == name).map(|(_, value)| value.trim().to_owned());
-    values.next()
+    // A value may begin and end with spaces.
+    let value = |text: &str| text.strip_prefix(' ').unwrap_or(text).to_owned();
+    pairs.map(|(name, text)| (name.to_owned(), value(text))).collect()
 }
 
 /// The last message of a subject that the stream of a bucket has.
@@ -264,6 +275,7 @@ pub(crate) async fn account_info(client: &Client) -> Result<Account, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::MESSAGE_ID;
     use super::*;
 
     #[test]
@@ -278,8 +290,14 @@ mod tests {
 
     #[test]
     fn header_of_a_stored_message_is_found() {
-        let lines = b"NATS/1.0\r\nA: Nats-Msg-Id\r\nNats-Msg-Id: x-1\r\n\r\n";
-        assert_eq!(header(lines, MESSAGE_ID).as_deref(), Some("x-1"));
-        assert_eq!(header(b"", MESSAGE_ID), None);
+        let of = |lines| Stored {
+            seq: 1,
+            subject: String::new(),
+            headers: headers(lines),
+            data: Vec::new(),
+        };
+        let stored = of(b"NATS/1.0\r\nA: Nats-Msg-Id\r\nNats-Msg-Id: x-1\r\n\r\n");
+        assert_eq!(stored.header(MESSAGE_ID), Some("x-1"));
+        assert_eq!(of(b"").header(MESSAGE_ID), None);
     }
 }

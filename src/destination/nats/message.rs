@@ -36,13 +36,13 @@ pub(crate) const NAMES: Names = Names {
     value_can_be: |value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n')),
 };
 
-const KEY: &str = "walpost.key";
+pub(super) const KEY: &str = "walpost.key";
 /// A key that cannot be a header: no text, with line breaks, or with white space at an end, which
 /// clients remove.
-const KEY_BASE64: &str = "walpost.key.base64";
-const TOPIC: &str = "walpost.topic";
-const TIMESTAMP: &str = "walpost.timestamp";
-const TOMBSTONE: &str = "walpost.tombstone";
+pub(super) const KEY_BASE64: &str = "walpost.key.base64";
+pub(super) const TOPIC: &str = "walpost.topic";
+pub(super) const TIMESTAMP: &str = "walpost.timestamp";
+pub(super) const TOMBSTONE: &str = "walpost.tombstone";
 
 /// Bytes of the first and the last line of headers, and of each header beside name and value.
 const HEADERS_BYTES: usize = 12;

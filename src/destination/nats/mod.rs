@@ -32,6 +32,7 @@ mod failure;
 mod inspect;
 mod link;
 mod message;
+mod published;
 pub(super) mod settings;
 mod sink;
 mod state;
@@ -43,8 +44,9 @@ use std::sync::Arc;
 
 use super::parts::claims::Claims;
 use super::parts::settings::reread;
+use super::published::Published;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -58,6 +60,7 @@ pub(crate) use inspect::{Inspection, inspect};
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;
+use published::StreamReader;
 use settings::nats_config;
 pub(crate) use sink::NatsSink;
 use state::nats_state;
@@ -81,7 +84,7 @@ impl Destination for Nats {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, metrics, .. } = context;
+        let Context { config, metrics } = context;
         let nats = nats_config(config)?;
         let (source, claims) = (reread(config, nats_config), Claims::default());
         let store = nats_state(source.clone(), claims.clone(), true);
@@ -106,6 +109,10 @@ impl Destination for Nats {
     fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
         let source = reread(config, nats_config);
         Some(Box::new(nats_state(source, Claims::default(), false)))
+    }
+
+    fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
+        Ok(Some(Box::new(StreamReader::new(nats_config(config)?))))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

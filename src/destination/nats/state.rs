@@ -110,6 +110,7 @@ impl Worker {
                 state: None,
                 cluster: None,
                 published: None,
+                is_diverged: false,
                 transaction_timeout: None,
             });
         };
@@ -117,7 +118,7 @@ impl Worker {
         let is_behind = opened.stream.state.last_seq < acknowledged;
         let known = (&entry, &opened.stream);
         let judged = judged(client, &config, &owner, known, self.checks);
-        let (state, last) = connection.or_failed(judged).await?;
+        let (state, last, is_diverged) = connection.or_failed(judged).await?;
         self.claims.set_last(last);
         self.claims.set(claim.clone());
         let entry = Some(entry);
@@ -127,6 +128,7 @@ impl Worker {
             state: Some(state),
             cluster: None,
             published,
+            is_diverged,
             transaction_timeout: None,
         })
     }
@@ -156,14 +158,15 @@ impl Worker {
     }
 }
 
-/// Judges what `owner` has found. `checks`: the stream must end with a message of walpost's.
+/// Judges what `owner` has found: the position, the last event, and whether the stream does not end with a
+/// message of walpost's, which is an error if it `checks` that.
 async fn judged(
     client: &Client,
     config: &NatsConfig,
     owner: &str,
     (entry, stream): (&Entry, &StreamInfo),
     checks: bool,
-) -> Result<(State, Option<Last>), Failure> {
+) -> Result<(State, Option<Last>, bool), Failure> {
     if entry.owner() != owner {
         return Err(Failure::Unsupported(format!(
             "stream {} belongs to another walpost, or another server or slot of this one: {}, and \
@@ -174,9 +177,9 @@ async fn judged(
             bucket(&config.stream)
         )));
     }
-    let last = match last_event(client, config, entry, stream).await {
-        Err(Failure::Stream(_)) if !checks => None,
-        found => found?,
+    let (last, is_diverged) = match last_event(client, config, entry, stream).await {
+        Err(Failure::Stream(_)) if !checks => (None, true),
+        found => (found?, false),
     };
     let state = State::of_json(entry.state().as_bytes())
         .map_err(|error| Failure::Unsupported(error.to_string()))?;
@@ -184,7 +187,7 @@ async fn judged(
         Some(reached) => state.set_back(reached),
         None => state,
     };
-    Ok((state, last))
+    Ok((state, last, is_diverged))
 }
 
 /// Reads what opening the key of `key` would find, and changes nothing.
@@ -198,7 +201,7 @@ pub(crate) async fn read_nats_state(
     let reading = async {
         let stream = usable_stream(client, config).await?;
         let Some(entry) = read(client, config).await? else { return Ok(None) };
-        let (state, last) = judged(client, config, &owner, (&entry, &stream), true).await?;
+        let (state, last, _) = judged(client, config, &owner, (&entry, &stream), true).await?;
         let published = last.map(|last| last.position);
         Ok(Some(StoredPosition { state, published }))
     };

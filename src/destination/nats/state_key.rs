@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 
 use super::api::{StreamInfo, compare_and_publish, create_bucket, last_of, stored, stream_info};
 use super::config::{NatsConfig, bucket};
+use super::message::MESSAGE_ID;
 use crate::destination::parts::Failure;
 use crate::destination::parts::message_id::Writer;
 use crate::position::EventPosition;
@@ -304,7 +305,7 @@ pub(crate) async fn last_event(
     }
     match stored(client, name, json!({ "seq": end })).await? {
         Some(found) => {
-            let position = found.id.as_deref().and_then(|id| entry.writer().position(id));
+            let position = found.header(MESSAGE_ID).and_then(|id| entry.writer().position(id));
             match position {
                 // It may have lost its newest messages: see `Entry::reached`.
                 Some(position) => Ok(Some(Last { seq: end, position })),

@@ -15,7 +15,7 @@ const ENTRIES_MAX: usize = 256;
 const BYTES_MAX: usize = 64 << 10;
 
 /// The prefix of a header's field.
-const HEADER: &str = "header:";
+pub(super) const HEADER: &str = "header:";
 
 /// All headers have a prefix of their own, so that rows can set any. Most clients return the fields
 /// of an entry by name: each is there once.

@@ -40,6 +40,11 @@ impl EntryId {
         Some(Self { high: high.parse().ok()?, low: low.parse().ok()? })
     }
 
+    /// The first number: a time in milliseconds since 1970 in an id that Redis made.
+    pub(crate) fn high(self) -> u64 {
+        self.high
+    }
+
     /// The generation; 0 for an id that Redis made from its clock.
     pub(crate) fn generation(self) -> u8 {
         u8::try_from(self.high >> LSN_BITS).expect("8 bits are left")

@@ -8,6 +8,9 @@ use crate::destination::parts::Failure;
 pub(super) const CLUSTER: &str =
     "Redis Cluster is not supported: name a server that is not part of one in redis.url";
 
+/// A part of the reply for a key that does not exist.
+pub(super) const NO_SUCH_KEY: &str = "no such key";
+
 impl Failure {
     /// The same as the answer to a batch whose largest value has that many bytes.
     pub(super) fn of_values(self, bytes: u64) -> Self {

@@ -129,9 +129,7 @@ async fn open(
         let (generation, last) = sync(&mut client, &config, claim, &writer).await?;
         Ok((generation, last, value_max(&mut client).await))
     };
-    let synchronised = timeout(ANSWER_TIMEOUT, synchronised).await;
-    let (generation, last, value_max) =
-        synchronised.unwrap_or_else(|_| Err(unanswered(&config)))?;
+    let (generation, last, value_max) = answered(&config, synchronised).await?;
     // What is there already counts as delivered only if the replicas have it too.
     await_replicas(&mut client, &config, Some(report)).await?;
     let synced = Synced { writer, generation, last, value_max };
@@ -204,8 +202,7 @@ pub(crate) async fn lacks_replicas(
     }
     let mut command = redis::cmd("WAIT");
     command.arg(wanted).arg(REPLICAS_TIMEOUT.as_millis().to_string());
-    let answered = timeout(ANSWER_TIMEOUT, command.query_async::<u32>(client)).await;
-    let got = answered.map_err(|_| unanswered(config))??;
+    let got = answered(config, async { Ok(command.query_async::<u32>(client).await?) }).await?;
     let reason = || {
         format!(
             "{got} of {wanted} replicas (redis.wait_replicas) have acknowledged: see to the replicas"
@@ -220,9 +217,15 @@ pub(crate) async fn ping(
     config: &RedisConfig,
 ) -> Result<(), Failure> {
     let command = redis::cmd("PING");
-    let answered = timeout(ANSWER_TIMEOUT, command.query_async::<String>(client)).await;
-    answered.map_err(|_| unanswered(config))??;
-    Ok(())
+    answered(config, async { Ok(command.query_async::<String>(client).await?) }).await.map(drop)
+}
+
+/// The answer of the server, which may take [`ANSWER_TIMEOUT`].
+pub(super) async fn answered<T>(
+    config: &RedisConfig,
+    answer: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(unanswered(config)))
 }
 
 fn unanswered(config: &RedisConfig) -> Failure {

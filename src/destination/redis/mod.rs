@@ -24,6 +24,7 @@ mod failure;
 mod inspect;
 mod link;
 mod log_sync;
+mod published;
 mod script;
 pub(super) mod settings;
 mod sink;
@@ -33,8 +34,9 @@ use std::sync::Arc;
 
 use super::parts::claims::Claims;
 use super::parts::settings::reread;
+use super::published::Published;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
@@ -50,6 +52,7 @@ pub(crate) use entry_id::EntryId;
 pub(crate) use inspect::{Inspection, REWRITE, inspect};
 pub(crate) use link::{lacks_replicas, ping};
 pub(crate) use log_sync::LogSync;
+use published::Streams;
 use script::{adopt, open, write_state};
 use settings::redis_config;
 pub(crate) use sink::RedisSink;
@@ -68,7 +71,7 @@ impl Destination for Redis {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, metrics, .. } = context;
+        let Context { config, metrics } = context;
         let redis = redis_config(config)?;
         let (source, claims) = (reread(config, redis_config), Claims::default());
         let store = redis_state(source.clone(), claims.clone(), true);
@@ -92,6 +95,10 @@ impl Destination for Redis {
     fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
         let source = reread(config, redis_config);
         Some(Box::new(redis_state(source, Claims::default(), false)))
+    }
+
+    fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
+        Ok(Some(Box::new(Streams::new(redis_config(config)?))))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

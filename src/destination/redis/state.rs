@@ -128,7 +128,7 @@ impl Worker {
         let (owner, claim) = (key.names().to_string(), nonce());
         let mut client = connection.client.clone();
         let opened = within(open(&mut client, &config, &owner, Some(&claim))).await?;
-        let Contents { state, published, generation, found } =
+        let Contents { state, published, generation, found, is_diverged } =
             judged(opened, &config, &owner, self.checks)?;
         if state.is_some() {
             // Also if what follows fails: no other claim is in the key.
@@ -139,7 +139,13 @@ impl Worker {
         let connection = Some(connection);
         self.open =
             Some(OpenKey { connection, config, owner, claim, serial: 0, generation, found });
-        Ok(StateEvent::Opened { state, cluster: None, published, transaction_timeout: None })
+        Ok(StateEvent::Opened {
+            state,
+            cluster: None,
+            published,
+            is_diverged,
+            transaction_timeout: None,
+        })
     }
 
     async fn write(&mut self, state: &State) -> Result<StateEvent, Failure> {
@@ -222,6 +228,8 @@ struct Contents {
     generation: u8,
     /// The stream's last id.
     found: Option<EntryId>,
+    /// Whether the stream does not end with an entry of walpost's.
+    is_diverged: bool,
 }
 
 /// Judges what `owner` has found. `checks`: the stream must end with an entry of walpost's.
@@ -234,7 +242,7 @@ fn judged(
     match opened {
         Opened::None(found) => {
             let generation = found.map(EntryId::generation).unwrap_or_default();
-            Ok(Contents { state: None, published: None, generation, found })
+            Ok(Contents { state: None, published: None, generation, found, is_diverged: false })
         }
         Opened::Others(other) => Err(Failure::Unsupported(format!(
             "stream {} belongs to another walpost, or another server or slot of this one: {other}, \
@@ -244,8 +252,10 @@ fn judged(
             owner_key(&config.stream)
         ))),
         Opened::Ours(contents) => {
+            let checked = contents.check(&config.stream);
+            let is_diverged = checked.is_err();
             if checks {
-                contents.check(&config.stream)?;
+                checked?;
             }
             let state = State::of_json(contents.state.as_bytes())
                 .map_err(|error| Failure::Unsupported(error.to_string()))?;
@@ -256,7 +266,7 @@ fn judged(
             let last = contents.last;
             let is_this = last.generation() == contents.generation;
             let published = last.position().filter(|_| is_this);
-            Ok(Contents { state: Some(state), published, generation, found })
+            Ok(Contents { state: Some(state), published, generation, found, is_diverged })
         }
     }
 }

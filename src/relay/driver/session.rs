@@ -12,8 +12,8 @@ use crate::relay::run_result::{RelayError, Until};
 use crate::relay::standby::Standby;
 use crate::sink::Origin;
 use crate::source::{
-    Feed, OpenError, PublicationFingerprint, ReceivedTransactions, Resume, ServerIdentity,
-    SlotError, Source, SourceError,
+    Feed, OpenError, PublicationFingerprint, ReceivedTransactions, Resume, ServerIdentity, Source,
+    SourceError,
 };
 
 /// After a session of at least this duration, the next one is opened without delay.
@@ -108,7 +108,7 @@ impl<P: Source> Relay<P> {
                     self.connected(&session);
                     return Ok(Opened::Session(Box::new(session)));
                 }
-                Err(error) => self.named(error),
+                Err(error) => error,
             };
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
                 standby.observe(holder);
@@ -141,14 +141,6 @@ impl<P: Source> Relay<P> {
                 return Ok(Opened::Stopped);
             }
         }
-    }
-
-    /// The same error, with the name of the destination if that is not Kafka.
-    fn named(&self, mut opened: OpenError) -> OpenError {
-        if let SourceError::Slot(SlotError::LostInFailover { store, .. }) = &mut opened.error {
-            *store = self.state.as_ref().and_then(StateKeeper::lossy_store);
-        }
-        opened
     }
 
     /// Maximum delay before the next attempt after this error; `None` if an operator must act.

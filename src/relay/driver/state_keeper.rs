@@ -164,11 +164,6 @@ impl StateKeeper {
         }
     }
 
-    /// The name of the store, if it may lose writes that it has acknowledged.
-    pub(super) fn lossy_store(&self) -> Option<&'static str> {
-        self.settings.lossy_store
-    }
-
     /// Whether the last session's server is known to have the history that was published.
     pub(super) fn is_compared(&self) -> bool {
         self.is_compared

@@ -376,8 +376,7 @@ fn check_identity(
             Some(fork) if end <= fork => {}
             Some(fork) => {
                 let (found, known) = (found.timeline, known.timeline);
-                let error =
-                    SlotError::LostInFailover { found, known, fork, published: end, store: None };
+                let error = SlotError::LostInFailover { found, known, fork, published: end };
                 return Err(SourceError::Slot(error));
             }
             None => {

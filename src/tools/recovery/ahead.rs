@@ -20,8 +20,9 @@ struct AheadRow {
 #[derive(Default)]
 pub(super) struct Ahead {
     rows: Vec<AheadRow>,
-    /// Whether a transaction that was looked for is among it.
+    /// Whether the transactions that were looked for are among it.
     pub(super) has_last: bool,
+    pub(super) has_published: bool,
 }
 
 /// The ids of the rows that will be sent, by table.
@@ -29,13 +30,14 @@ pub(super) struct Ahead {
 pub(super) struct Streamed(HashMap<Oid, HashSet<String>>);
 
 impl Ahead {
-    /// Reads it, on a session that nobody else uses, and looks for `last`.
+    /// Reads it, on a session that nobody else uses, and looks for `last`, and for one
+    /// that commits at `published`.
     pub(super) async fn read(
         snapshot: &RowSnapshot,
         client: &SqlClient,
         source: &SourceConfig,
         outbox: &mut Outbox,
-        last: Option<LastTransaction>,
+        (last, published): (Option<LastTransaction>, Option<Lsn>),
     ) -> Result<Self, RecoveryError> {
         for table in &snapshot.tables {
             expect(outbox, table)?;
@@ -49,6 +51,7 @@ impl Ahead {
                         == (begin.commit_lsn, begin.xid, begin.commit_time)
                 };
                 ahead.has_last |= last.is_some_and(is_last);
+                ahead.has_published |= published == Some(begin.commit_lsn);
             }
             Message::Relation(relation) => {
                 if let Err(error) = outbox.relation(&relation) {

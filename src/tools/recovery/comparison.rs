@@ -1,4 +1,4 @@
-//! Which of the chosen rows are in Kafka, told by the events' ids, and by key and value where another
+//! Which of the chosen rows are published, told by the events' ids, and by key and value where another
 //! event can have the same id.
 //!
 //! A row has 20 bytes here, whatever its size.
@@ -9,8 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::ahead::{Streamed, expect};
 use super::error::RecoveryError;
-use super::published::{Content, PublishedEvent, PublishedRecords, ReadTopic};
-use crate::destination::kafka::KafkaConfig;
+use crate::destination::published::{Content, Published, PublishedEvent, ReadTopic, WantedRecords};
 use crate::lsn::Lsn;
 use crate::outbox::Outbox;
 use crate::pgoutput::{Insert, PgTimestamp, Tuple};
@@ -30,9 +29,9 @@ type IdAt = ([u8; 12], u32, Content);
 /// What became of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// The row's event is not in Kafka.
+    /// The row's event is not published.
     Missing,
-    /// The row's event is in Kafka.
+    /// The row's event is published.
     Published,
     /// The topic may have lost the event's record, or the row has no id.
     Undecided,
@@ -47,24 +46,24 @@ enum Fate {
 pub(crate) struct Compared {
     /// Rows that were compared.
     pub(crate) rows: u64,
-    /// Events that are in Kafka.
+    /// Events that are published.
     pub(crate) published: u64,
-    /// Events that are not in Kafka.
+    /// Events that are not.
     pub(crate) missing: u64,
     /// Events of which neither is known.
     pub(crate) undecided: u64,
     /// Published events whose id a record has with another key or value.
     pub(crate) differing: u64,
-    /// Events in Kafka whose rows are in none of the tables.
+    /// Published events whose rows are in none of the tables.
     pub(crate) ghosts: u64,
 }
 
 /// What is listed, one by one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Listed {
-    /// The id of an event in Kafka whose row is in none of the tables.
+    /// The id of a published event whose row is in none of the tables.
     Ghost(String),
-    /// The id of an event in Kafka that a row has with another key or value.
+    /// The id of a published event that a row has with another key or value.
     OtherContent(String),
     /// Why rows of a topic cannot be told.
     Gap(String),
@@ -101,7 +100,7 @@ fn hash(id: &[u8]) -> [u8; 12] {
     start
 }
 
-/// What an event in Kafka is compared by; `None` for records of others.
+/// What a published event is compared by; `None` for records of others.
 fn identified(event: PublishedEvent) -> Option<(Vec<u8>, Content)> {
     event.id.map(|id| (id, event.content))
 }
@@ -138,7 +137,7 @@ impl Identifier<'_> {
     }
 }
 
-/// The position from which Kafka is read.
+/// The position from which records are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadFrom {
     /// The beginning: the times of records are not those of their production.
@@ -169,7 +168,7 @@ pub(super) struct Comparing<'a> {
     pub(super) streamed: &'a Streamed,
     /// Topics to read besides those of the rows.
     pub(super) topics: &'a [String],
-    pub(super) kafka: &'a KafkaConfig,
+    pub(super) published: Box<dyn Published>,
     pub(super) outbox: Outbox,
     pub(super) router: Router,
     pub(super) policies: &'a Policies,
@@ -184,12 +183,9 @@ pub(super) struct Comparing<'a> {
 
 /// Lists why rows of topics cannot be told; returns the indexes of those that may lack records.
 fn gaps(read: &[ReadTopic], topics: &[String], list: &mut impl FnMut(Listed)) -> BTreeSet<usize> {
-    for topic in read.iter().filter(|topic| !topic.has_known_policy) {
-        list(Listed::Gap(format!(
-            "topic {}: its cleanup.policy cannot be read; if it is compacted, events count as missing \
-             that are not",
-            topic.name
-        )));
+    for (topic, doubt) in read.iter().filter_map(|topic| Some((&topic.name, topic.doubt.as_ref()?)))
+    {
+        list(Listed::Gap(format!("topic {topic}: {doubt}")));
     }
     let gap = |(index, name): (usize, &String)| {
         let gap = read.iter().find(|topic| topic.name == *name)?.gap.as_ref()?;
@@ -200,13 +196,14 @@ fn gaps(read: &[ReadTopic], topics: &[String], list: &mut impl FnMut(Listed)) ->
 }
 
 impl Comparison {
-    /// Reads the rows, then Kafka. Calls `list` for what is listed, and `note` for each step.
+    /// Reads the rows, then what is published. Calls `list` for what is listed, and `note` for each step.
     pub(super) async fn run(
         comparing: Comparing<'_>,
         mut list: impl FnMut(Listed),
         mut note: impl FnMut(&str),
     ) -> Result<Self, RecoveryError> {
-        let Comparing { snapshot, streamed, kafka, outbox, router, policies, .. } = comparing;
+        let Comparing { snapshot, streamed, outbox, router, policies, .. } = comparing;
+        let mut published = comparing.published;
         let dead_letters = policies.write_letters().then(|| policies.dead_letter_topic.clone());
         let mut identifier = Identifier { outbox, streamed, router, dead_letters };
         note("reading the rows");
@@ -220,65 +217,33 @@ impl Comparison {
         if topics.is_empty() && comparing.topics.is_empty() {
             note("no row tells a topic: --read-topic names those that walpost has published to");
         }
-        let records = PublishedRecords::open(kafka, &read, since, &mut note).await?;
+        let found = published
+            .open(WantedRecords { topics: &read, others_too: true, since_ms: since }, &mut note)
+            .await?;
         let lacks =
-            |name: &String| records.topics.iter().any(|topic| topic.name == *name && !topic.exists);
+            |name: &String| found.topics.iter().any(|topic| topic.name == *name && !topic.exists);
         if let Some(topic) = comparing.topics.iter().find(|name| lacks(name)) {
             return Err(RecoveryError::NoTopic(topic.clone()));
         }
-        note(&format!("reading {} records of these topics: {}", records.offsets, read.join(", ")));
-        let mut lacking = gaps(&records.topics, &topics, &mut list);
-        let mut ghosts = 0;
-        let mut listed = HashSet::new();
-        let deleted = records
-            .read(identified, async |published| {
-                let mut unknown = Vec::new();
-                for (id, content) in published {
-                    let hash = hash(&id);
-                    let first = ids.partition_point(|(other, ..)| *other < hash);
-                    let same = ids[first..].iter().take_while(|(other, ..)| *other == hash);
-                    let (mut is_known, mut is_same) = (false, false);
-                    for (_, at, own) in same {
-                        is_known = true;
-                        let matches = !comparing.by_content || *own == content;
-                        is_same |= matches;
-                        let Some(fate) = fates.get_mut(*at as usize) else { continue };
-                        match *fate {
-                            Fate::Streamed | Fate::Published => {}
-                            _ if matches => *fate = Fate::Published,
-                            _ => *fate = Fate::Differs,
-                        }
-                    }
-                    if is_same || !comparing.ghosts {
-                        continue;
-                    }
-                    // Texts of PostgreSQL have no zero bytes.
-                    let Some(id) = String::from_utf8(id).ok().filter(|id| !id.contains('\0'))
-                    else {
-                        continue;
-                    };
-                    if !is_known {
-                        unknown.push(id);
-                    } else if listed.insert((hash, content)) {
-                        ghosts += 1;
-                        list(Listed::OtherContent(id));
-                    }
-                }
-                unknown.sort_unstable();
-                unknown.dedup();
-                for ghost in snapshot.absent(unknown).await? {
-                    if listed.insert((hash(ghost.as_bytes()), Content::of(None, None))) {
-                        ghosts += 1;
-                        list(Listed::Ghost(ghost));
-                    }
-                }
-                Ok(())
-            })
-            .await?;
-        for (name, gap) in deleted {
-            list(Listed::Gap(format!("topic {name}: {gap}")));
-            lacking.extend(topics.iter().position(|topic| *topic == name));
+        note(&format!("reading {} records of these topics: {}", found.records, read.join(", ")));
+        crate::crash_points::point!("records_counted");
+        let mut lacking = gaps(&found.topics, &topics, &mut list);
+        let mut against = Against {
+            comparing: (comparing.by_content, comparing.ghosts),
+            snapshot,
+            ids: &ids,
+            fates: &mut fates,
+            ghosts: 0,
+            listed: HashSet::new(),
+        };
+        while let Some(part) = published.next().await? {
+            against.compare(part.events, &mut list).await?;
+            for (topic, why) in part.gaps {
+                list(Listed::Gap(format!("topic {topic}: {why}")));
+                lacking.extend(topics.iter().position(|one| *one == topic));
+            }
         }
+        let ghosts = against.ghosts;
         for (fate, topic) in fates.iter_mut().zip(of_topic) {
             if *fate == Fate::Missing && lacking.contains(&usize::from(topic)) {
                 *fate = Fate::Undecided;
@@ -307,6 +272,75 @@ impl Comparison {
             Some(Fate::Undecided | Fate::Differs) => with_undecided,
             Some(Fate::Published | Fate::Streamed) | None => false,
         }
+    }
+}
+
+/// What published events are compared with.
+struct Against<'a> {
+    snapshot: &'a RowSnapshot,
+    /// Whether key and value must be the same too, and whether to look for events whose rows are gone.
+    comparing: (bool, bool),
+    /// In the order of their hashes.
+    ids: &'a [IdAt],
+    fates: &'a mut [Fate],
+    ghosts: u64,
+    listed: HashSet<([u8; 12], Content)>,
+}
+
+impl Against<'_> {
+    async fn compare(
+        &mut self,
+        events: Vec<PublishedEvent>,
+        list: &mut impl FnMut(Listed),
+    ) -> Result<(), RecoveryError> {
+        let (_, looks_for_ghosts) = self.comparing;
+        let mut unknown = Vec::new();
+        for (id, content) in events.into_iter().filter_map(identified) {
+            let hash = hash(&id);
+            let (is_known, is_same) = self.note(hash, content);
+            if is_same || !looks_for_ghosts {
+                continue;
+            }
+            // Texts of PostgreSQL have no zero bytes.
+            let Some(id) = String::from_utf8(id).ok().filter(|id| !id.contains('\0')) else {
+                continue;
+            };
+            if !is_known {
+                unknown.push(id);
+            } else if self.listed.insert((hash, content)) {
+                self.ghosts += 1;
+                list(Listed::OtherContent(id));
+            }
+        }
+        unknown.sort_unstable();
+        unknown.dedup();
+        for ghost in self.snapshot.absent(unknown).await? {
+            if self.listed.insert((hash(ghost.as_bytes()), Content::of(None, None))) {
+                self.ghosts += 1;
+                list(Listed::Ghost(ghost));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that such an event is published; returns whether a row has its id, and is the same.
+    fn note(&mut self, hash: [u8; 12], content: Content) -> (bool, bool) {
+        let (by_content, _) = self.comparing;
+        let first = self.ids.partition_point(|(other, ..)| *other < hash);
+        let same = self.ids[first..].iter().take_while(|(other, ..)| *other == hash);
+        let (mut is_known, mut is_same) = (false, false);
+        for (_, at, own) in same {
+            is_known = true;
+            let matches = !by_content || *own == content;
+            is_same |= matches;
+            let Some(fate) = self.fates.get_mut(*at as usize) else { continue };
+            match *fate {
+                Fate::Streamed | Fate::Published => {}
+                _ if matches => *fate = Fate::Published,
+                _ => *fate = Fate::Differs,
+            }
+        }
+        (is_known, is_same)
     }
 }
 
@@ -412,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kafka_is_read_from_a_margin_before_the_oldest_row() {
+    fn records_are_read_from_a_margin_before_the_oldest_row() {
         let margins = |margins: i64| margins * MARGIN_MS;
         let ms = |margins: u64| margins * MARGIN_MS.unsigned_abs();
         for (from, oldest, since) in [

@@ -4,10 +4,10 @@ use tokio_postgres::error::SqlState;
 
 use crate::assembly::AssemblyError;
 use crate::config::ConfigError;
+use crate::destination::published::ReadError;
 use crate::lsn::Lsn;
 use crate::outbox::{TableName, identifier_text};
 use crate::relay::RelayError;
-use crate::sink::SinkError;
 use crate::source::{SourceError, said};
 use crate::tools::setup::AdoptError;
 use walpost_core::relay::Halt;
@@ -108,9 +108,9 @@ pub(crate) enum RowReplayError {
     /// Another replay works on the table.
     #[error("another `walpost replay` works on {0}: wait for its end")]
     Busy(TableName),
-    /// Kafka.
+    /// What is published.
     #[error(transparent)]
-    Kafka(#[from] RecoveryError),
+    Published(#[from] RecoveryError),
     /// A record of another producer.
     #[error(
         "a record with such a position has an id that {table} cannot have ({why}): choose positions at \
@@ -146,21 +146,21 @@ pub(crate) enum RowReplayError {
     },
 }
 
-/// Why rows that the slot does not send cannot be compared with Kafka, or not be published.
+/// Why rows that the slot does not send cannot be compared with what is published, or not be published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecoveryError {
     /// PostgreSQL.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The slot or the state topic.
+    /// The slot, or what keeps the position.
     #[error(transparent)]
     Positions(#[from] AdoptError),
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A client of Kafka cannot be created.
+    /// What is published cannot be read back.
     #[error(transparent)]
-    Sink(#[from] SinkError),
+    Read(#[from] ReadError),
     /// The relay cannot be built.
     #[error(transparent)]
     Assembly(#[from] AssemblyError),
@@ -175,8 +175,8 @@ pub(crate) enum RecoveryError {
     Halted(Box<Halt>),
     /// Another process has written the position.
     #[error(
-        "another walpost has written to the state topic meanwhile: run the command again, which compares \
-         with Kafka, and continues"
+        "another walpost has written the position meanwhile: run the command again, which compares with \
+         what is published, and continues"
     )]
     TakenOver,
     /// An unfinished run had another choice of rows.
@@ -187,25 +187,11 @@ pub(crate) enum RecoveryError {
     OtherChoice,
     /// Transaction ids may not tell what is delivered.
     #[error(
-        "{0} events are in Kafka whose rows are in no table: retention has deleted them, or the server was \
+        "{0} events are published whose rows are in no table: retention has deleted them, or the server was \
          set back, and then its transaction ids do not tell which rows are delivered. Name a time before \
          that with --since, or use --all"
     )]
     Ghosts(u64),
-    /// A topic cannot be read.
-    #[error("{}{why}", of_topic(topic))]
-    Kafka {
-        /// The topic; empty: all of them.
-        topic: String,
-        /// The reason.
-        why: String,
-    },
-    /// Records after an open transaction cannot be read.
-    #[error(
-        "topic {0}: a producer has had a transaction open for a quarter of an hour, and what follows it \
-         cannot be read: end it (`kafka-transactions.sh find-hanging`), then run the command again"
-    )]
-    OpenTransaction(String),
     /// A topic that was named is missing.
     #[error("topic {0} does not exist: correct --read-topic")]
     NoTopic(String),
@@ -215,28 +201,28 @@ pub(crate) enum RecoveryError {
          published. Give them ids, or delete them"
     )]
     RowsWithoutIds(TableName),
-    /// Whether some events are in Kafka cannot be told.
+    /// Whether some events are published cannot be told.
     #[error(
-        "whether {0} events are in Kafka cannot be told: --publish-undecided publishes them too, \
+        "whether {0} events are published cannot be told: --publish-undecided publishes them too, \
          --leave-undecided does not. Nothing was changed"
     )]
     Undecided(u64),
     /// Records have no ids.
     #[error(
-        "records do not carry the events' ids in a header: walpost cannot tell which events are in \
-         Kafka (record.headers needs `id`)"
+        "records do not carry the events' ids in a header: walpost cannot tell which events are \
+         published (record.headers needs `id`)"
     )]
     NoIds,
     /// Ids of several tables may be equal.
     #[error(
         "events of several tables can have the same id, unless all ids are uuids, and records do not \
-         tell their tables: walpost cannot tell which events are in Kafka. `walpost replay` publishes rows \
+         tell their tables: walpost cannot tell which events are published. `walpost replay` publishes rows \
          without that; `walpost adopt --apply` gives up those from before the slot"
     )]
     SeveralTables,
     /// Nothing tells which rows are delivered.
     #[error(
-        "{0}: name a time with --since, from which on rows are compared with Kafka, or compare all of \
+        "{0}: name a time with --since, from which on rows are compared with what is published, or compare all of \
          them with --all"
     )]
     NoBookmark(String),
@@ -249,25 +235,34 @@ pub(crate) enum RecoveryError {
     /// The slot was used already.
     #[error(
         "replication slot \"{0}\" is not new, or its rows are published already: `walpost recover --all` \
-         compares the table with Kafka, and with --apply publishes what is missing"
+         compares the table with what is published, and with --apply publishes what is missing"
     )]
     Used(String),
-    /// A transaction is published in part.
+    /// Something behind the position is published.
     #[error(
-        "a transaction is published in part (state topic): run `walpost run --until current` first, \
-         which publishes the rest of it"
+        "events behind the position are published already, or a transaction in part: run `walpost run \
+         --until current` first, which publishes the rest"
     )]
     PartlyPublished,
+    /// The destination cannot be read.
+    #[error(
+        "what is published cannot be read back with sink.kind = \"{0}\", and so not be compared: `walpost \
+         recover --publish-since TIME` publishes all rows that were written since TIME and do not wait in the \
+         slot, with their ids, whether they were published or not"
+    )]
+    NotReadable(&'static str),
+    /// The destination can be read.
+    #[error(
+        "with sink.kind = \"{0}\" rows can be compared with what is published: --since TIME publishes only \
+         what is missing"
+    )]
+    Readable(&'static str),
     /// Too few positions before the slot for this many rows.
     #[error(
         "there are no positions left before {0}, where the slot begins, for this many rows; publish \
          them by `walpost replay`"
     )]
     NoPositions(Lsn),
-}
-
-fn of_topic(topic: &str) -> String {
-    if topic.is_empty() { String::new() } else { format!("topic {topic}: ") }
 }
 
 fn on(table: Option<&TableName>) -> String {

@@ -1,11 +1,10 @@
-//! The ids of events that are in Kafka with certain positions.
+//! The ids of events that are published with certain positions.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
 
 use super::error::{RecoveryError, RowReplayError};
-use super::published::{PublishedEvent, PublishedRecords};
-use crate::destination::kafka::KafkaConfig;
+use crate::destination::published::{Published, WantedRecords};
 use crate::position::EventPosition;
 
 /// The ids of the records of `topics` whose header `walpost.position` is in the range, and of such
@@ -13,18 +12,19 @@ use crate::position::EventPosition;
 /// first place. Reads the topics from their beginning, and calls `note` with what is worth knowing.
 ///
 /// # Errors
-/// If Kafka cannot be read, no record has such a position, or one of these has no id.
+/// If the records cannot be read, none has such a position, or one of these has no id.
 pub(crate) async fn ids_at(
-    kafka: &KafkaConfig,
+    mut published: Box<dyn Published>,
     topics: &[String],
     range: &RangeInclusive<EventPosition>,
     mut note: impl FnMut(&str),
 ) -> Result<Vec<String>, RowReplayError> {
-    let records = PublishedRecords::open(kafka, topics, None, &mut note).await?;
+    let wanted = WantedRecords { topics, others_too: false, since_ms: None };
+    let records = published.open(wanted, &mut note).await.map_err(RecoveryError::from)?;
     if let Some(topic) = records.topics.iter().find(|topic| !topic.exists) {
         return Err(RecoveryError::NoTopic(topic.name.clone()).into());
     }
-    note(&format!("reading {} records of {}", records.offsets, topics.join(", ")));
+    note(&format!("reading {} records of {}", records.records, topics.join(", ")));
     let lacking = |topic: &str, gap: &str| {
         format!("topic {topic}: {gap}; the events of these records are not found")
     };
@@ -34,23 +34,19 @@ pub(crate) async fn ids_at(
     }
     let mut found: BTreeMap<EventPosition, Vec<String>> = BTreeMap::new();
     let mut without_id = 0;
-    let in_range = |position: &EventPosition| range.contains(position);
-    let choose = |event: PublishedEvent| {
-        event.position.filter(in_range).map(|position| (position, event.id))
-    };
-    let gaps = records
-        .read(choose, async |chosen| {
-            for (position, id) in chosen {
-                match id.and_then(|id| String::from_utf8(id).ok()) {
-                    Some(id) => found.entry(position).or_default().push(id),
-                    None => without_id += 1,
-                }
+    while let Some(part) = published.next().await.map_err(RecoveryError::from)? {
+        for (topic, why) in part.gaps {
+            note(&lacking(&topic, &why));
+        }
+        for event in part.events {
+            let Some(position) = event.position.filter(|position| range.contains(position)) else {
+                continue;
+            };
+            match event.id.and_then(|id| String::from_utf8(id).ok()) {
+                Some(id) => found.entry(position).or_default().push(id),
+                None => without_id += 1,
             }
-            Ok(())
-        })
-        .await?;
-    for (topic, gap) in &gaps {
-        note(&lacking(topic, gap));
+        }
     }
     if without_id > 0 {
         return Err(RowReplayError::PositionsWithoutIds(without_id));

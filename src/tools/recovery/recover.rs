@@ -1,8 +1,8 @@
 //! Rows that the slot does not send: from before the slot, or from the time for which it was lost.
 //!
 //! The candidates are rows of one snapshot. Those that the slot will send are found by reading it
-//! ahead; those that are in Kafka, by their ids. The rest is published before the slot is read, so
-//! that events of a key keep their order. Meanwhile the state topic says so, and `walpost run`
+//! ahead; those that are published, by their ids. The rest is published before the slot is read, so
+//! that events of a key keep their order. Meanwhile the record of the position says so, and `walpost run`
 //! refuses to start; a run that is interrupted is continued by comparing again.
 
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use super::error::RecoveryError;
 use super::publication::{Publication, batches};
 use crate::assembly;
 use crate::config::{self, Config};
-use crate::destination::kafka;
+use crate::destination;
 use crate::destination::parts::settings::layout;
+use crate::destination::published::Published;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, FoundTable, Role};
@@ -31,10 +32,10 @@ const WINDOW: u64 = 1 << 30;
 /// How far the clocks of walpost and of PostgreSQL may be apart, in milliseconds.
 const CLOCKS_MS: u64 = 15 * 60_000;
 
-/// Which rows are compared with Kafka.
+/// Which rows are compared with what is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// Rows that may not be delivered, by the bookmark in the state topic.
+    /// Rows that may not be delivered, by the bookmark beside the position.
     Bookmark,
     /// Rows that were written at this time or later.
     Time(String),
@@ -47,8 +48,25 @@ pub(crate) enum Since {
 pub(crate) enum Purpose {
     /// The slot is new, and rows from before it are to be delivered too.
     Existing,
-    /// Rows may be missing in Kafka.
+    /// Rows may not be published.
     Recover(Since),
+    /// Rows that were written at this time or later are published again, where nobody can tell which of
+    /// them are.
+    Again(String),
+}
+
+impl Purpose {
+    /// Fails where the destination cannot be read back, and that is needed; and the other way round.
+    pub(crate) fn require_possible(&self, config: &Config) -> Result<(), RecoveryError> {
+        let is_readable = destination::of(config).published(config)?.is_some();
+        match (self, is_readable) {
+            (Self::Again(_), true) => Err(RecoveryError::Readable(config.sink)),
+            (Self::Existing | Self::Recover(_), false) => {
+                Err(RecoveryError::NotReadable(config.sink))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Which rows are published, and how.
@@ -65,7 +83,7 @@ pub(crate) struct RowWish {
     pub(crate) ids_alone: bool,
 }
 
-/// Rows that the slot does not send, and what is in Kafka of them.
+/// Rows that the slot does not send, and what is published of them.
 pub(crate) struct Recovery<'a> {
     config: &'a Config,
     /// Which rows were chosen.
@@ -79,13 +97,13 @@ pub(crate) struct Recovery<'a> {
     comparison: Option<Comparison>,
     /// How many rows there are to publish, but for those that cannot be told.
     rows: u64,
-    /// The point at which the server's history leaves that of the state topic, if it is on a newer
+    /// The point at which the server's history leaves that of the position, if it is on a newer
     /// timeline.
     fork: Option<Lsn>,
 }
 
 impl<'a> Recovery<'a> {
-    /// Compares; changes nothing but the state topic's owner. `positions` are those of a slot that
+    /// Compares; changes nothing but the owner of the position. `positions` are those of a slot that
     /// nobody uses. Calls `list` for what is listed, and `note` for each step.
     pub(crate) async fn begin(
         config: &'a Config,
@@ -107,8 +125,9 @@ impl<'a> Recovery<'a> {
         let ahead = if positions.has_slot() {
             note("reading ahead from the slot");
             let mut outbox = config::outbox_with_ids(config, &profile);
-            let wanted = state.as_ref().and_then(|state| state.last);
-            let ahead = Ahead::read(&snapshot, positions.client(), &source, &mut outbox, wanted);
+            let transaction = state.as_ref().and_then(|state| state.last);
+            let sought = (transaction, positions.last_published());
+            let ahead = Ahead::read(&snapshot, positions.client(), &source, &mut outbox, sought);
             let waiting = || {
                 note(
                     "PostgreSQL still reads the slot's WAL, or waits for a standby server of \
@@ -139,13 +158,16 @@ impl<'a> Recovery<'a> {
                 part.remedy()
             ));
         }
-        if chosen == ChosenRows::Existing {
+        if chosen == ChosenRows::Existing || matches!(purpose, Purpose::Again(_)) {
             require_ids(&snapshot).await?;
         }
         let began = state.and_then(|state| state.rows);
         let is_new = began.as_ref().is_none_or(|rows| rows.next.is_zero());
-        require_distinct_ids(&snapshot, &names)?;
-        let comparison = if chosen == ChosenRows::Existing && is_new {
+        let is_again = matches!(purpose, Purpose::Again(_));
+        if !is_again {
+            require_distinct_ids(&snapshot, &names)?;
+        }
+        let comparison = if is_again || chosen == ChosenRows::Existing && is_new {
             None
         } else {
             let from = match (&chosen, began) {
@@ -160,7 +182,7 @@ impl<'a> Recovery<'a> {
                 snapshot: &snapshot,
                 streamed: &streamed,
                 topics: &topics,
-                kafka: &kafka::kafka(config),
+                published: published(config)?,
                 outbox: config::outbox_with_ids(config, &profile),
                 router: assembly::router(config, profile)?,
                 policies: &config.poison,
@@ -191,6 +213,14 @@ impl<'a> Recovery<'a> {
             return Err(RecoveryError::Ghosts(ghosts));
         }
         Ok(())
+    }
+
+    /// The time since which rows are published again, without a comparison.
+    pub(crate) fn again_since(&self) -> Option<&str> {
+        match &self.chosen {
+            ChosenRows::Since(time) if self.comparison.is_none() => Some(time),
+            _ => None,
+        }
     }
 
     /// What was compared; `None`: nothing needs to be.
@@ -247,7 +277,7 @@ impl<'a> Recovery<'a> {
                 chosen: self.chosen.clone(),
             };
             let state = self.positions.publishing(positions.start, rows.clone());
-            self.positions.write(&state).await?;
+            self.positions.begin(&state).await?;
             crate::crash_points::point!("rows_announced");
             let publication = Publication {
                 config: self.config,
@@ -275,7 +305,8 @@ impl<'a> Recovery<'a> {
         let is_there = |state: &State| {
             state.rows.is_none() && accepted.is_none() && state.acked_upto == then && is_further
         };
-        if count == 0 && former.as_ref().is_some_and(is_there) {
+        let is_as_left = self.positions.published_beyond().is_none() && !self.positions.is_diverged;
+        if count == 0 && is_as_left && former.as_ref().is_some_and(is_there) {
             // Nothing has changed.
             return Ok(summary);
         }
@@ -286,7 +317,7 @@ impl<'a> Recovery<'a> {
         let state = self.positions.at(then);
         let begun = accepted.or(state.begun);
         let state = State { last, delivered, begun, ending, ..state };
-        self.positions.write(&state).await?;
+        self.positions.begin(&state).await?;
         Ok(summary)
     }
 
@@ -346,6 +377,11 @@ impl<'a> Recovery<'a> {
     }
 }
 
+/// What reads back the records that are published.
+pub(crate) fn published(config: &Config) -> Result<Box<dyn Published>, RecoveryError> {
+    destination::of(config).published(config)?.ok_or(RecoveryError::NotReadable(config.sink))
+}
+
 /// How many rows there are that the slot does not send.
 async fn count(snapshot: &RowSnapshot, streamed: &Streamed) -> Result<u64, RecoveryError> {
     let mut rows = 0;
@@ -355,7 +391,7 @@ async fn count(snapshot: &RowSnapshot, streamed: &Streamed) -> Result<u64, Recov
     Ok(rows)
 }
 
-/// The server's history beside that of the state topic.
+/// The server's history beside that of the position.
 struct History<'a> {
     positions: &'a Positions,
     snapshot: &'a RowSnapshot,
@@ -373,11 +409,15 @@ impl History<'_> {
     /// the last transaction with events, or has a slot that was made again.
     fn is_other(&self, state: &State) -> bool {
         let slot = self.positions.slot();
-        let is_missing = state.last.is_some_and(|last| last.commit_lsn >= slot);
+        let is_missing =
+            state.last.is_some_and(|last| last.commit_lsn >= slot) && !self.ahead.has_last;
+        let last_published = self.positions.last_published();
+        let is_published_missing =
+            last_published.is_some_and(|last| last >= slot) && !self.ahead.has_published;
         self.fork().is_none()
             && (state.timeline != self.positions.timeline
-                || state.acked_upto > self.snapshot.end
-                || self.positions.has_slot() && is_missing && !self.ahead.has_last
+                || self.positions.end_of_published().is_some_and(|end| end > self.snapshot.end)
+                || self.positions.has_slot() && (is_missing || is_published_missing)
                 || state.is_unknown(slot))
     }
 
@@ -396,10 +436,15 @@ impl History<'_> {
         if state.acked_upto < slot || self.is_other(state) {
             return Ok(slot);
         }
-        if state.partial.is_some() {
-            return Err(RecoveryError::PartlyPublished);
+        // What is published behind the fork was lost, and `run` does not publish the rest where it does not
+        // start: it is published once more.
+        let is_lost = |end: Lsn| self.fork().is_some_and(|fork| end > fork);
+        let positions = self.positions;
+        let runs = positions.has_slot() && !positions.may_lack_rows() && !positions.is_diverged;
+        match positions.published_beyond() {
+            Some(end) if runs && !is_lost(end) => Err(RecoveryError::PartlyPublished),
+            _ => Ok(state.acked_upto),
         }
-        Ok(state.acked_upto)
     }
 }
 
@@ -407,13 +452,20 @@ impl History<'_> {
 fn chosen(purpose: &Purpose, history: &History<'_>) -> Result<ChosenRows, RecoveryError> {
     let begun = history.positions.state.as_ref().and_then(|state| state.rows.as_ref());
     let begun = begun.map(|rows| &rows.chosen);
+    let is_diverged = history.positions.is_diverged;
     Ok(match (purpose, begun) {
         (Purpose::Existing, None | Some(ChosenRows::Existing)) => ChosenRows::Existing,
         (Purpose::Recover(Since::Everything), _)
         // Some of them may be published already, by this delivery or by another one.
         | (Purpose::Recover(Since::Bookmark), Some(ChosenRows::Existing)) => ChosenRows::All,
-        (Purpose::Recover(Since::Bookmark), Some(begun)) => begun.clone(),
-        (Purpose::Recover(Since::Time(time)), None) => ChosenRows::Since(time.clone()),
+        // What is lost at the destination may lie before the bookmark.
+        (Purpose::Recover(Since::Bookmark), Some(begun)) => match begun {
+            ChosenRows::Bookmark(_) if is_diverged => ChosenRows::All,
+            begun => begun.clone(),
+        },
+        (Purpose::Again(time), _) | (Purpose::Recover(Since::Time(time)), None) => {
+            ChosenRows::Since(time.clone())
+        }
         (Purpose::Recover(Since::Time(time)), Some(ChosenRows::Since(begun))) if time == begun => {
             ChosenRows::Since(time.clone())
         }
@@ -428,13 +480,15 @@ fn chosen(purpose: &Purpose, history: &History<'_>) -> Result<ChosenRows, Recove
 fn bookmark(history: &History<'_>) -> Result<Bookmark, RecoveryError> {
     let none = |why: &str| RecoveryError::NoBookmark(why.to_owned());
     let state = history.positions.state.as_ref();
-    let state =
-        state.ok_or_else(|| none("the state topic has no position of this slot and server"))?;
+    let state = state.ok_or_else(|| none("no position of this slot and server is kept"))?;
     let delivered = state.delivered.as_ref();
-    let delivered = delivered
-        .ok_or_else(|| none("the state topic does not tell yet which rows are delivered"))?;
+    let delivered =
+        delivered.ok_or_else(|| none("the position does not tell yet which rows are delivered"))?;
     if history.is_other(state) {
-        return Err(none("this server's history is not that of the state topic"));
+        return Err(none("this server's history is not that of the position"));
+    }
+    if history.positions.is_diverged {
+        return Err(none("the stream is not as walpost has left it"));
     }
     let fork = history.fork();
     let holds = |bookmark: &&Bookmark| fork.is_none_or(|fork| bookmark.lsn <= fork);
@@ -451,7 +505,7 @@ fn bookmark(history: &History<'_>) -> Result<Bookmark, RecoveryError> {
     };
     let delivered = delivered.clone().of_restarted(kept, history.snapshot.xmax);
     let newest = delivered.bookmarks.iter().find(holds).copied();
-    newest.ok_or_else(|| none("the state topic has no bookmark that holds on this server"))
+    newest.ok_or_else(|| none("no bookmark beside the position holds on this server"))
 }
 
 /// Whether no two events have the same id: those of one table, as far as they are uuids. Others are
@@ -509,7 +563,7 @@ pub(crate) async fn require_readable(config: &Config, wish: &RowWish) -> Result<
     require_distinct_ids(&snapshot, &names)
 }
 
-/// Announces in the state topic that rows from before the slot are to be published: before the slot
+/// Announces beside the position that rows from before the slot are to be published: before the slot
 /// is made, so that it is not read too early. Nothing to do if that is announced already.
 pub(crate) async fn announce(positions: &mut Positions, slot: &str) -> Result<(), RecoveryError> {
     match positions.state.as_ref().map(|state| state.rows.as_ref()) {
@@ -523,7 +577,7 @@ pub(crate) async fn announce(positions: &mut Positions, slot: &str) -> Result<()
                 chosen: ChosenRows::Existing,
             };
             let state = positions.publishing(Lsn::ZERO, rows);
-            Ok(positions.write(&state).await?)
+            Ok(positions.begin(&state).await?)
         }
         _ => Err(RecoveryError::Used(slot.to_owned())),
     }

@@ -1,6 +1,7 @@
 //! The state topic: created, and its first position written.
 
 use rdkafka::admin::{NewTopic, TopicReplication};
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use super::new_slot::Doubt;
@@ -100,6 +101,8 @@ pub(crate) struct Positions {
     cluster: Option<String>,
     /// The last published event, if the store knows it.
     published: Option<EventPosition>,
+    /// Whether what is at the destination is not what walpost has published.
+    pub(crate) is_diverged: bool,
     /// The server's.
     pub(crate) timeline: u32,
     /// The end of the server's WAL.
@@ -121,6 +124,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) create: bool,
     /// The slot may be missing.
     pub(crate) may_lack_slot: bool,
+    /// Without a store of the position, keep it as long as this exists.
+    pub(crate) may_lack_store: bool,
 }
 
 impl Positions {
@@ -130,7 +135,7 @@ impl Positions {
         conninfo: &ConnInfo,
         wanted: Wanted<'_>,
     ) -> Result<Self, AdoptError> {
-        let Wanted { command, create, may_lack_slot } = wanted;
+        let Wanted { command, create, may_lack_slot, may_lack_store } = wanted;
         let slot = &config.source.slot;
         let control = source::control(conninfo, command).await.map_err(SourceError::from)?;
         let mut limit = Limit::new(conninfo, &control);
@@ -163,6 +168,8 @@ impl Positions {
         };
         let destination = destination::of(config);
         let kept = destination.store(config).zip(destination.place_of_position(config));
+        let in_memory = || (Box::<InMemory>::default() as Box<dyn StateStore>, String::new());
+        let kept = kept.or_else(|| may_lack_store.then(in_memory));
         let (mut store, place) = kept.ok_or_else(none)?;
         let mut opened = open(&mut *store, &key).await;
         if opened == StateEvent::Missing
@@ -180,7 +187,7 @@ impl Positions {
                 opened = open(&mut *store, &key).await;
             }
         }
-        let (state, cluster, published) = read_from(opened, &place)?;
+        let (state, cluster, published, is_diverged) = read_from(opened, &place)?;
         let source = assembly::source(config);
         let source = source.map_err(|error| SourceError::Setup(error.to_string()))?;
         let fingerprint = source::publication_fingerprint(&control.client, facts.version, &source);
@@ -192,6 +199,7 @@ impl Positions {
             state,
             cluster,
             published,
+            is_diverged,
             timeline,
             flushed,
             layout,
@@ -236,7 +244,8 @@ impl Positions {
     /// that one.
     pub(crate) async fn read_again(&mut self) -> Result<(), AdoptError> {
         let opened = open(&mut *self.store, &self.key).await;
-        (self.state, self.cluster, self.published) = read_from(opened, &self.place)?;
+        (self.state, self.cluster, self.published, self.is_diverged) =
+            read_from(opened, &self.place)?;
         Ok(())
     }
 
@@ -274,9 +283,20 @@ impl Positions {
 
     /// The end of what is published, if that is behind the position.
     pub(crate) fn published_beyond(&self) -> Option<Lsn> {
-        let state = self.state.as_ref()?;
-        let end = end_of_published(state, self.published);
-        (end > state.acked_upto).then_some(end)
+        let end = self.end_of_published()?;
+        (end > self.state.as_ref()?.acked_upto).then_some(end)
+    }
+
+    /// The end of what is published, as far as known.
+    pub(crate) fn end_of_published(&self) -> Option<Lsn> {
+        Some(end_of_published(self.state.as_ref()?, self.published))
+    }
+
+    /// The commit of the last published event, if that is known.
+    pub(crate) fn last_published(&self) -> Option<Lsn> {
+        let partial = self.state.as_ref().and_then(|state| state.partial);
+        let last = self.published.or(partial.map(|partial| partial.next));
+        last.map(|last| last.commit_lsn)
     }
 
     /// The state to write if only the publication as it is now has to be accepted.
@@ -304,16 +324,12 @@ impl Positions {
     /// Accepts the publication as it is now, if nothing else stands against the position, which stays;
     /// otherwise writes the slot's position. Returns from where `run` continues.
     pub(crate) async fn adopt(mut self) -> Result<Lsn, AdoptError> {
-        let from = match self.with_publication() {
-            Some(state) => match self.write(&state).await {
-                Ok(()) => state.acked_upto,
-                // The end of the stream is not walpost's: it is adopted too.
-                Err(AdoptError::State { failure: StateFailure::Diverged(_), .. }) => {
-                    self.read_again().await?;
-                    self.write_slot().await?
-                }
-                Err(error) => return Err(error),
-            },
+        // The end of a stream that is not walpost's is adopted too.
+        let from = match self.with_publication().filter(|_| !self.is_diverged) {
+            Some(state) => {
+                self.write(&state).await?;
+                state.acked_upto
+            }
             None => self.write_slot().await?,
         };
         // The server notices the end of a session late, and the next command may need the lock at once.
@@ -394,6 +410,19 @@ impl Positions {
         Ok(State { generation, at_ms, ..state })
     }
 
+    /// Writes a state from which on events are new to the destination. One that knows the last event by its
+    /// position takes those before it for published: it gets a new generation if it has published something
+    /// behind this position, or another one could still do so while rows are published.
+    pub(crate) async fn begin(&mut self, state: &State) -> Result<(), AdoptError> {
+        let is_passed = |last: EventPosition| last.commit_lsn >= state.acked_upto;
+        let is_new = self.state.is_none() || self.is_diverged || state.rows.is_some();
+        if is_new || self.published.is_some_and(is_passed) {
+            self.store.adopt(state);
+            return self.written(state).await;
+        }
+        self.write(state).await
+    }
+
     /// Writes this state to the state topic.
     pub(crate) async fn write(&mut self, state: &State) -> Result<(), AdoptError> {
         self.store.write(state);
@@ -417,6 +446,38 @@ impl Positions {
     }
 }
 
+/// Keeps the position for as long as the command works.
+#[derive(Default)]
+struct InMemory {
+    state: Option<State>,
+    event: Option<StateEvent>,
+}
+
+impl StateStore for InMemory {
+    fn open(&mut self, _: &StateKey) {
+        self.event = Some(StateEvent::Opened {
+            state: self.state.clone(),
+            cluster: None,
+            published: None,
+            is_diverged: false,
+            transaction_timeout: None,
+        });
+    }
+
+    fn write(&mut self, state: &State) {
+        self.state = Some(state.clone());
+        self.event = Some(StateEvent::Written);
+    }
+
+    fn take_event(&mut self) -> Option<StateEvent> {
+        self.event.take()
+    }
+
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
 /// The events that were passed before this position: others may be at the positions from it on.
 fn passed(skipped: Vec<EventPosition>, upto: Lsn) -> Vec<EventPosition> {
     skipped.into_iter().filter(|position| position.commit_lsn < upto).collect()
@@ -426,15 +487,18 @@ fn server_process(pid: Option<i32>) -> String {
     pid.map(|pid| format!(" (server process {pid})")).unwrap_or_default()
 }
 
-/// The position, the cluster's id, and the last published event, as far as the store has them.
-type Read = (Option<State>, Option<String>, Option<EventPosition>);
+/// The position, the cluster's id, and the last published event, as far as the store has them; and whether the
+/// destination has something else.
+type Read = (Option<State>, Option<String>, Option<EventPosition>, bool);
 
 /// What was read.
 fn read_from(opened: StateEvent, place: &str) -> Result<Read, AdoptError> {
     match opened {
-        StateEvent::Opened { state, cluster, published, .. } => Ok((state, cluster, published)),
+        StateEvent::Opened { state, cluster, published, is_diverged, .. } => {
+            Ok((state, cluster, published, is_diverged))
+        }
         StateEvent::Failed(failure) => Err(AdoptError::State { place: place.to_owned(), failure }),
-        StateEvent::Missing | StateEvent::Written => Ok((None, None, None)),
+        StateEvent::Missing | StateEvent::Written => Ok((None, None, None, false)),
     }
 }
 

@@ -16,6 +16,7 @@ mod poison;
 mod position;
 mod promise;
 mod rabbitmq;
+mod recover;
 mod redis;
 mod restored;
 mod security;

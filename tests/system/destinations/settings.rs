@@ -38,18 +38,21 @@ async fn settings_that_do_not_fit_are_errors<D: Destination>(fixture: &mut D) {
 }
 
 async fn commands_for_other_destinations_say_so<D: Destination>(fixture: &mut D) {
-    for (name, arguments) in [
-        ("prune", &["--older-than", "7d"][..]),
-        ("recover", &[]),
-        ("replay-dead-letters", &[]),
-        ("init", &["--apply", "--existing-rows"]),
-    ] {
+    let kind = fixture.kind();
+    let refused = async |name, arguments: &[&str], part: &str| {
         let (code, said) = fixture.ended(name, arguments).await;
         assert_eq!(code, Some(78), "{name}: {said}");
-        let part = format!("does not support sink.kind = \"{}\"", fixture.kind());
-        assert!(said.contains(&part), "{name}: {said}");
-    }
+        assert!(said.contains(&format!("{part} sink.kind = \"{kind}\"")), "{name}: {said}");
+    };
+    refused("prune", &["--older-than", "7d"], "does not support").await;
+    refused("replay-dead-letters", &[], "does not support").await;
     if !D::HAS_POSITION {
+        let position = ["--position", "0000000001926E68/00000002", "--read-topic", "x"];
+        for (name, arguments) in
+            [("recover", &[][..]), ("init", &["--apply", "--existing-rows"]), ("replay", &position)]
+        {
+            refused(name, arguments, "cannot be read back with").await;
+        }
         let (code, said) = fixture.ended("adopt", &["--apply"]).await;
         assert_ne!(code, Some(0));
         assert!(said.contains("no position of its own"), "{said}");

@@ -90,7 +90,7 @@ async fn missing_rows_are_published(delivery: &'static str) {
     }
     // Nothing can be published before there is a slot for what comes then.
     let (code, said) = lost.recover(&[]).await;
-    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(1), 23), "{said}");
+    assert_eq!((code, counted(&said, "missing")), (Some(1), 23), "{said}");
     assert!(said.contains("the slot is missing: `walpost init --apply "), "{said}");
     let (code, said) = lost.recover(&["--apply"]).await;
     assert!(code == Some(3) && said.contains("run `walpost init --apply "), "{said}");
@@ -98,12 +98,12 @@ async fn missing_rows_are_published(delivery: &'static str) {
     postgres.execute(&insert(10, 5)).await;
     let before = lost.fixture.records().await.len();
     let (code, said) = lost.recover(&[]).await;
-    let counts = ["rows that were compared", "in Kafka", "missing in Kafka", "cannot be told"];
+    let counts = ["rows that were compared", "published", "missing", "cannot be told"];
     let counts = counts.map(|what| counted(&said, what));
     // The others are delivered by the bookmark; they are young, and compared too.
     assert_eq!((code, counts), (Some(1), [63, 40, 23, 0]), "{said}");
     assert_eq!(counted(&said, "waiting in the slot, not compared"), 10, "{said}");
-    assert_eq!(counted(&said, "in Kafka, and in no table"), 0, "{said}");
+    assert_eq!(counted(&said, "published, and in no table"), 0, "{said}");
     assert_eq!(lost.fixture.records().await.len(), before, "a report publishes nothing");
     let (code, said) = lost.fixture.run_to_its_end(&lost.arguments()).await;
     assert!(code == Some(3) && said.contains("walpost recover"), "{said}");
@@ -111,7 +111,7 @@ async fn missing_rows_are_published(delivery: &'static str) {
     assert!(code == Some(0) && said.contains("23 events published"), "{said}");
     lost.is_exact_after_a_run().await;
     let (code, said) = lost.recover(&["--all"]).await;
-    assert_eq!((code, counted(&said, "in Kafka")), (Some(0), 73), "{said}");
+    assert_eq!((code, counted(&said, "published")), (Some(0), 73), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,7 +168,7 @@ async fn what_was_begun_is_continued_with_the_same_rows() {
     postgres.execute(&insert(5, 5)).await;
     lost.run_until_there_is_a_bookmark().await;
     let (code, said) = lost.recover(&[]).await;
-    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(0), 0), "{said}");
+    assert_eq!((code, counted(&said, "missing")), (Some(0), 0), "{said}");
     let recover = lost.fixture.command("recover").args(lost.arguments()).args(["--all", "--apply"]);
     let dying =
         recover.args(["--order-by", "n"]).env("FAILPOINTS", "rows_announced=return").start();
@@ -208,7 +208,7 @@ async fn a_slot_behind_the_state_topic_is_left_as_it_is() {
         fixture.postgres.start_again().await;
         assert_eq!(fixture.confirmed_flush().await, Some(before));
         let (code, said) = lost.recover(&["--all", "--apply"]).await;
-        assert_eq!((code, counted(&said, "in Kafka")), (Some(0), 40), "{said}");
+        assert_eq!((code, counted(&said, "published")), (Some(0), 40), "{said}");
         assert_eq!(counted(&said, "waiting in the slot, not compared"), 0, "{said}");
         fixture.postgres.execute(&insert(5, 5)).await;
         let (code, said) = lost.recover(&["--all"]).await;
@@ -238,7 +238,7 @@ async fn updated_rows_are_found_in_kafka() {
     assert_eq!(code, Some(0), "{said}");
     let (code, said) = lost.recover(&["--apply"]).await;
     assert_eq!(code, Some(0), "{said}");
-    let counts = ["rows that were compared", "in Kafka", "missing in Kafka"];
+    let counts = ["rows that were compared", "published", "missing"];
     assert_eq!(counts.map(|what| counted(&said, what)), [40, 40, 0], "{said}");
     lost.is_exact_after_a_run().await;
 }
@@ -256,7 +256,7 @@ async fn what_kafka_may_have_deleted_is_not_told() {
     fixture.init(&[]).await;
     let (code, said) = lost.recover(&["--apply"]).await;
     assert!(code == Some(1) && said.contains("it is compacted"), "{said}");
-    assert!(said.contains("3 events are in Kafka cannot be told: --publish-undecided"), "{said}");
+    assert!(said.contains("3 events are published cannot be told: --publish-undecided"), "{said}");
     assert_eq!(counted(&said, "cannot be told"), 3, "{said}");
     let (code, said) = lost.recover(&["--apply", "--publish-undecided"]).await;
     assert!(code == Some(0) && said.contains("3 events published"), "{said}");
@@ -335,10 +335,10 @@ async fn events_that_a_restored_server_lacks_are_named() {
     assert!(code == Some(1) && said.contains("--since"), "{said}");
     let (code, said) = lost.recover(&["--all", "--list", "--apply"]).await;
     assert_eq!(code, Some(0), "{said}");
-    assert_eq!(counted(&said, "in Kafka, and in no table"), 20, "{said}");
+    assert_eq!(counted(&said, "published, and in no table"), 20, "{said}");
     for ghost in &ghosts {
         let id = ghost[0].as_deref().expect("an id");
-        assert!(said.contains(&format!("only in Kafka: {id}")), "{id} in\n{said}");
+        assert!(said.contains(&format!("in no table: {id}")), "{id} in\n{said}");
     }
     let walpost = fixture.run_with(&arguments).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
@@ -369,8 +369,8 @@ async fn rows_that_a_slot_lost_in_a_failover_did_not_send_are_published() {
     lost.fixture.init(&["--failover"]).await;
     lost.fixture.postgres.execute(&insert(5, 5)).await;
     let (code, said) = lost.recover(&["--apply"]).await;
-    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(0), 20), "{said}");
-    assert_eq!(counted(&said, "in Kafka, and in no table"), 0, "{said}");
+    assert_eq!((code, counted(&said, "missing")), (Some(0), 20), "{said}");
+    assert_eq!(counted(&said, "published, and in no table"), 0, "{said}");
     lost.is_exact_after_a_run().await;
 }
 
@@ -426,7 +426,7 @@ async fn records_behind_an_open_transaction_count() {
     other.commit_transaction(long).expect("committed");
     let (code, said) = ended(&recover).await;
     let report = recover.stdout().join("\n");
-    assert_eq!((code, counted(&report, "in Kafka")), (Some(0), 40), "{report}\n{said}");
+    assert_eq!((code, counted(&report, "published")), (Some(0), 40), "{report}\n{said}");
 }
 
 /// Retention deletes records while they are read: whether their events are in Kafka cannot be told.
@@ -461,7 +461,7 @@ async fn events_whose_records_are_deleted_meanwhile_are_not_taken_for_missing() 
     admin.delete_records(&before, &AdminOptions::new()).await.expect("deleted");
     let (code, said) = ended(&recover).await;
     let said = format!("{}\n{said}", recover.stdout().join("\n"));
-    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(1), 0), "{said}");
+    assert_eq!((code, counted(&said, "missing")), (Some(1), 0), "{said}");
     assert_eq!(counted(&said, "cannot be told"), 45, "{said}");
     assert!(said.contains("records were deleted while it was read"), "{said}");
     assert!(lost.fixture.records().await.is_empty(), "nothing is published again");
@@ -487,5 +487,18 @@ async fn role_that_may_not_write_messages_can_recover() {
     });
     let (code, said) = lost.recover(&[]).await;
     writer.abort();
-    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(0), 0), "{said}");
+    assert_eq!((code, counted(&said, "missing")), (Some(0), 0), "{said}");
+}
+
+/// Nothing would keep `run` from starting before all rows are published.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recovery_without_a_state_topic_is_refused() {
+    let fixture = Fixture::new().await;
+    for (name, arguments) in
+        [("recover", &["--all", "--apply"][..]), ("init", &["--apply", "--existing-rows"])]
+    {
+        let command = fixture.command(name).args(["--state-topic", "off"]).args(arguments);
+        let (code, said) = ended(&command.start()).await;
+        assert!(code == Some(78) && said.contains("delivery.state_topic is off"), "{name}: {said}");
+    }
 }

@@ -50,17 +50,17 @@ async fn numbers_that_a_restored_server_gives_again_are_not_taken_for_the_former
     postgres.execute(DROP).await;
     lost.fixture.init(&[]).await;
     let (code, said) = lost.recover(&["--all", "--list"]).await;
-    let counts = ["rows that were compared", "in Kafka", "missing in Kafka", "cannot be told"];
+    let counts = ["rows that were compared", "published", "missing", "cannot be told"];
     assert_eq!(counts.map(|what| counted(&said, what)), [45, 40, 0, 5], "{code:?} {said}");
-    assert_eq!(counted(&said, "in Kafka, and in no table"), 20, "{said}");
+    assert_eq!(counted(&said, "published, and in no table"), 20, "{said}");
     assert!(said.contains("5 of those that cannot be told have the id of a record"), "{said}");
-    assert!(said.contains("only in Kafka: 41, whose row has another key or value"), "{said}");
+    assert!(said.contains("in no table: 41, whose row has another key or value"), "{said}");
     let (code, said) = lost.recover(&["--all", "--apply"]).await;
     assert!(code == Some(1) && said.contains("--leave-undecided"), "{code:?} {said}");
     let (code, said) = lost.recover(&["--all", "--apply", "--publish-undecided"]).await;
     assert!(code == Some(0) && said.contains("5 events published"), "{code:?} {said}");
     let (code, said) = lost.recover(&["--all"]).await;
-    assert_eq!((code, counted(&said, "in Kafka")), (Some(0), 45), "{said}");
+    assert_eq!((code, counted(&said, "published")), (Some(0), 45), "{said}");
 }
 
 /// Its WAL has grown past the position that the state topic has, and the slot was made again: only the
@@ -79,9 +79,9 @@ async fn rows_of_a_restored_server_are_found_by_their_times() {
     postgres.execute(DROP).await;
     lost.fixture.init(&[]).await;
     let (code, said) = lost.recover(&[]).await;
-    assert!(said.contains("as the state topic tells"), "a bookmark is believed: {said}");
-    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(1), 5), "{said}");
-    assert_eq!(counted(&said, "in Kafka, and in no table"), 20, "{said}");
+    assert!(said.contains("as the position tells"), "a bookmark is believed: {said}");
+    assert_eq!((code, counted(&said, "missing")), (Some(1), 5), "{said}");
+    assert_eq!(counted(&said, "published, and in no table"), 20, "{said}");
     let (code, said) = lost.recover(&["--apply"]).await;
     assert!(code == Some(0) && said.contains("5 events published"), "{code:?} {said}");
 }
@@ -113,7 +113,7 @@ async fn numbers_of_another_producer_are_not_taken_for_own_events() {
     let records = [(&*topic, "11"), (&topic, "12"), (&topic, "999"), (&other, "999")];
     produce(&fixture.bootstrap, &records);
     let (code, said) = lost.recover(&["--read-topic", &other, "--list"]).await;
-    let counts = ["in Kafka", "missing in Kafka", "cannot be told", "in Kafka, and in no table"];
+    let counts = ["published", "missing", "cannot be told", "published, and in no table"];
     // One event is in two topics, and is named once.
     assert_eq!(counts.map(|what| counted(&said, what)), [10, 1, 2, 3], "{code:?} {said}");
     let (code, said) = lost.recover(&["--ids-alone"]).await;
@@ -137,5 +137,5 @@ async fn rows_without_a_time_are_among_those_since_a_time() {
     lost.fixture.init(&[]).await;
     lost.fixture.adopt(&lost.topic).await;
     let (code, said) = lost.recover(&["--since", "2020-01-01Z"]).await;
-    assert_eq!((code, counted(&said, "missing in Kafka")), (Some(1), 6), "{said}");
+    assert_eq!((code, counted(&said, "missing")), (Some(1), 6), "{said}");
 }

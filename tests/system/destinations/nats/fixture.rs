@@ -215,6 +215,11 @@ impl Keeper for NatsFixture {
         self.nats.add_stream(STREAM, SUBJECTS, &json!({})).await;
     }
 
+    async fn remove_oldest(&self, count: usize) {
+        let purge = format!("STREAM.PURGE.{STREAM}");
+        self.nats.api(&purge, &json!({ "seq": count + 1 })).await;
+    }
+
     async fn replace_owner(&self, owner: &str) -> String {
         let mut state = self.state().await;
         let former = std::mem::replace(&mut state["owner"], owner.into());

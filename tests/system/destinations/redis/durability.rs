@@ -81,5 +81,5 @@ async fn position_is_not_written_past_entries_that_were_lost() {
     assert_eq!(field("state").await, state, "it was written past what was lost");
     let (code, said) = fixture.ended("run", &[]).await;
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("may be missing in Redis"), "{said}");
+    assert!(said.contains("Redis has lost its newest writes"), "{said}");
 }

@@ -19,7 +19,7 @@ pub const KEY: &str = "walpost:{orders}";
 
 /// What the page lists, for a user of walpost's own.
 const RULES: &str = "on >s3cret ~orders ~walpost.dead-letter ~walpost:{orders} resetchannels -@all +evalsha +eval \
-                     +script|load +xadd +xinfo|stream +xgroup|create +xgroup|destroy +hget \
+                     +script|load +xadd +xrevrange +xinfo|stream +xgroup|create +xgroup|destroy +hget \
                      +hmget +hset +hdel +ping +wait +hello +auth +select";
 
 pub struct RedisFixture {
@@ -167,6 +167,11 @@ impl Keeper for RedisFixture {
     async fn make_stream(&self) {
         let make = format!("XGROUP CREATE {STREAM} readers $ MKSTREAM");
         let _: Value = self.redis.command(&make).await;
+    }
+
+    async fn remove_oldest(&self, count: usize) {
+        let left = self.length().await - count;
+        let _: usize = self.redis.command(&format!("XTRIM {STREAM} MAXLEN = {left}")).await;
     }
 
     async fn replace_owner(&self, owner: &str) -> String {

@@ -1,0 +1,158 @@
+//! Reads back the messages of the stream, from its end on: by their sequence numbers, which disturbs no
+//! consumer and needs no other right than `run` does.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::stream::{StreamExt as _, TryStreamExt as _, iter};
+use serde_json::json;
+
+use super::api::{Stored, StreamInfo, stored, stream_info};
+use super::config::NatsConfig;
+use super::connection::{Connection, connect};
+use super::message::{KEY, KEY_BASE64, TIMESTAMP, TOMBSTONE, TOPIC};
+use crate::destination::parts::Failure;
+use crate::destination::published::{
+    Found, LocalFuture, Part, Published, PublishedEvent, ReadError, ReadTopic, WantedRecords,
+};
+
+/// Messages that are read together. If all of them are older than the time in question, the rest is too.
+const BATCH: u64 = 1_000;
+
+/// Requests in flight.
+const WINDOW: usize = 64;
+
+/// A stream that is read.
+pub(super) struct StreamReader {
+    config: NatsConfig,
+    topics: Vec<String>,
+    others_too: bool,
+    since_ms: Option<i64>,
+    connection: Option<Connection>,
+    /// The sequence numbers of the first message, and of the last one that is not read; `None`: all are.
+    left: Option<(u64, u64)>,
+    /// Whether a message was missing.
+    is_lacking: bool,
+}
+
+impl StreamReader {
+    /// The stream on these servers.
+    pub(super) fn new(config: NatsConfig) -> Self {
+        Self {
+            config,
+            topics: Vec::new(),
+            others_too: true,
+            since_ms: None,
+            connection: None,
+            left: None,
+            is_lacking: false,
+        }
+    }
+
+    async fn find(&mut self, wanted: WantedRecords<'_>) -> Result<Found, ReadError> {
+        let connection = connect(&self.config).await?;
+        let info =
+            connection.or_failed(stream_info(&connection.client, &self.config.stream)).await?;
+        (self.connection, self.since_ms) = (Some(connection), wanted.since_ms);
+        (self.topics, self.others_too) = (wanted.topics.to_vec(), wanted.others_too);
+        let gap = match &info {
+            None => Some("its stream does not exist".to_owned()),
+            Some(StreamInfo { config, .. }) if config.retention != "limits" => Some(format!(
+                "its stream has the retention {}, and removes messages that are acknowledged",
+                config.retention
+            )),
+            // It was purged, or all are too old.
+            Some(StreamInfo { state, .. }) if state.first_seq > state.last_seq.max(1) => {
+                Some("the messages of its stream are removed".to_owned())
+            }
+            Some(StreamInfo { state, .. }) => {
+                self.left = Some((state.first_seq, state.last_seq)).filter(|(_, last)| *last > 0);
+                None
+            }
+        };
+        let topic = |name: &String| ReadTopic {
+            name: name.clone(),
+            exists: true,
+            gap: gap.clone(),
+            doubt: None,
+        };
+        let records = info.map_or(0, |info| info.state.messages);
+        Ok(Found { topics: wanted.topics.iter().map(topic).collect(), records })
+    }
+
+    async fn part(&mut self) -> Result<Option<Part>, ReadError> {
+        let Some((first, last)) = self.left else { return Ok(None) };
+        let from = last.saturating_sub(BATCH - 1).max(first);
+        let count = last - from + 1;
+        let connection = self.connection.as_ref();
+        let connection =
+            connection.ok_or_else(|| Failure::Unusable("it is not open".to_owned()))?;
+        let read = self.read(connection, (from, last));
+        let messages = connection.or_failed(read).await?;
+        self.is_lacking |= messages.len() as u64 != count;
+        let are_older = |since| {
+            let is_before = |(ms, _): &(Option<i64>, _)| ms.is_some_and(|ms| ms < since);
+            let is_kept = messages.first().is_some_and(is_before);
+            (is_kept, is_kept && messages.iter().all(is_before))
+        };
+        let (is_kept, is_enough) = self.since_ms.map(are_older).unwrap_or_default();
+        self.left = (from > first && !is_enough).then(|| (first, from - 1));
+        let why = match self.left {
+            None if self.is_lacking => Some("messages were removed from its stream"),
+            None if !is_kept && first > 1 => Some("the oldest messages of its stream are removed"),
+            _ => None,
+        };
+        let gap =
+            |why: &str| self.topics.iter().map(|topic| (topic.clone(), why.to_owned())).collect();
+        Ok(Some(Part {
+            gaps: why.map(gap).unwrap_or_default(),
+            events: messages.into_iter().filter_map(|(_, event)| event).collect(),
+        }))
+    }
+
+    /// The messages with these sequence numbers that are there, each with its time in milliseconds since
+    /// 1970, and its event if that is wanted.
+    async fn read(
+        &self,
+        connection: &Connection,
+        (from, to): (u64, u64),
+    ) -> Result<Vec<(Option<i64>, Option<PublishedEvent>)>, Failure> {
+        let one = async |seq| {
+            let which = json!({ "seq": seq });
+            let found = stored(&connection.client, &self.config.stream, which).await?;
+            Ok(found.map(|message| (ms(&message), self.wants(&message).then(|| event(&message)))))
+        };
+        let found = iter(from..=to).map(one).buffered(WINDOW);
+        found.try_filter_map(|found| async { Ok(found) }).try_collect().await
+    }
+
+    fn wants(&self, message: &Stored) -> bool {
+        let topic = message.header(TOPIC).unwrap_or(&message.subject);
+        self.others_too || self.topics.iter().any(|one| one == topic)
+    }
+}
+
+impl Published for StreamReader {
+    fn open<'a>(
+        &'a mut self,
+        wanted: WantedRecords<'a>,
+        _note: &'a mut dyn FnMut(&str),
+    ) -> LocalFuture<'a, Result<Found, ReadError>> {
+        Box::pin(self.find(wanted))
+    }
+
+    fn next(&mut self) -> LocalFuture<'_, Result<Option<Part>, ReadError>> {
+        Box::pin(self.part())
+    }
+}
+
+/// The record's time, in milliseconds since 1970.
+fn ms(message: &Stored) -> Option<i64> {
+    message.header(TIMESTAMP)?.parse().ok()
+}
+
+fn event(message: &Stored) -> PublishedEvent {
+    let encoded = message.header(KEY_BASE64).and_then(|text| STANDARD.decode(text).ok());
+    let key = encoded.as_deref().or_else(|| message.header(KEY).map(str::as_bytes));
+    let value = message.header(TOMBSTONE).is_none().then_some(&*message.data);
+    PublishedEvent::of(key, value, |name| message.header(name).map(str::as_bytes))
+}
