@@ -52,12 +52,16 @@ async fn confirms_nothing(fixture: &Fixture, writer: &Writer) {
     fixture.assert_unconfirmed(&unconfirmed).await;
 }
 
+/// How often Kafka was reported as unavailable. A broker that comes back on a busy machine may be slow first,
+/// which is another reason.
+fn outages_reported(walpost: &Walpost) -> usize {
+    times(walpost, KAFKA_UNAVAILABLE) - times(walpost, "have not acknowledged a record for")
+}
+
 /// One line reports that Kafka is unavailable and one that it is back, each this many times.
 async fn outage_logged(walpost: &Walpost, outages: usize) {
     eventually(SHORT_TIMEOUT, "a line for each change", async || {
-        // A broker that comes back on a busy machine may be slow first, which is another reason.
-        let slow = times(walpost, "have not acknowledged a record for");
-        let seen = (times(walpost, KAFKA_UNAVAILABLE) - slow, times(walpost, KAFKA_RECOVERED));
+        let seen = (outages_reported(walpost), times(walpost, KAFKA_RECOVERED));
         if seen == (outages, outages) { Ok(()) } else { Err((seen, walpost.stderr())) }
     })
     .await;

@@ -7,7 +7,9 @@ use walpost_bed::oracle::judge;
 use walpost_bed::writer::Writer;
 use walpost_bed::{Endpoints, Kafka, Major, Postgres, Proxy, eventually};
 
-use super::{KAFKA_UNAVAILABLE, confirms_nothing, fixture_with, outage_logged, times};
+use super::{
+    KAFKA_UNAVAILABLE, confirms_nothing, fixture_with, outage_logged, outages_reported, times,
+};
 use crate::case::{Case, CaseReport};
 
 /// What memory may grow by once the budget is spent, in bytes.
@@ -68,10 +70,8 @@ async fn killed(report: CaseReport) {
     for outage in 1..=2 {
         writer.commits(50).await;
         kafka.kill9().await;
-        eventually(SHORT_TIMEOUT, "it is reported", async || {
-            times(&walpost, KAFKA_UNAVAILABLE) == outage
-        })
-        .await;
+        eventually(SHORT_TIMEOUT, "it is reported", async || outages_reported(&walpost) == outage)
+            .await;
         confirms_nothing(&fixture, &writer).await;
         kafka.start_again().await;
         outage_logged(&walpost, outage).await;
@@ -94,10 +94,8 @@ async fn unannounced(report: CaseReport) {
         writer.commits(50).await;
         eventually(SHORT_TIMEOUT, "it is ready", is_ready).await;
         kafka.kill9().await;
-        eventually(SHORT_TIMEOUT, "it is reported", async || {
-            times(&walpost, KAFKA_UNAVAILABLE) == outage
-        })
-        .await;
+        eventually(SHORT_TIMEOUT, "it is reported", async || outages_reported(&walpost) == outage)
+            .await;
         eventually(SHORT_TIMEOUT, "it is not ready", async || !is_ready().await).await;
         kafka.start_again().await;
         outage_logged(&walpost, outage).await;
