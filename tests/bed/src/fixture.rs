@@ -27,6 +27,13 @@ pub async fn moment(random: &mut fastrand::Rng) {
     tokio::time::sleep(Duration::from_millis(random.u64(0..300))).await;
 }
 
+/// The number behind the words that begin a line of a report.
+pub fn counted(report: &str, words: &str) -> usize {
+    let line = report.lines().find_map(|line| line.strip_prefix(words));
+    let count = line.and_then(|rest| rest.trim_start_matches(':').trim().parse().ok());
+    count.unwrap_or_else(|| panic!("no count of {words} in\n{report}"))
+}
+
 /// The program under test: the one that was built with the test that runs.
 pub fn program() -> PathBuf {
     sibling_program("walpost")

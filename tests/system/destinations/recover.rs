@@ -1,6 +1,6 @@
 //! Destinations that can be read back: what a lost slot did not send is found there, and published.
 
-use walpost_bed::fixture::{LONG_TIMEOUT, ended, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, counted, ended, stop};
 
 use crate::position::Keeper;
 use crate::promise::{Destination, cases};
@@ -18,13 +18,6 @@ cases! {
 
 const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
 
-/// The count in a report.
-pub fn counted(text: &str, what: &str) -> usize {
-    let line = text.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
-    let count = line.and_then(|rest| rest.trim().parse().ok());
-    count.unwrap_or_else(|| panic!("no count of {what} in\n{text}"))
-}
-
 /// Publishes 40 rows, and loses the slot between 20 rows and 3 more; then there is a new one.
 async fn lose_the_slot(fixture: &impl Destination) {
     let walpost = fixture.run().await;
@@ -38,7 +31,7 @@ async fn lose_the_slot(fixture: &impl Destination) {
     fixture.insert(10, 5).await;
 }
 
-async fn make_the_slot(fixture: &impl Destination) {
+pub async fn make_the_slot(fixture: &impl Destination) {
     let (code, said) = fixture.ended("init", &["--apply", "--no-state"]).await;
     assert_eq!(code, Some(0), "{said}");
 }
@@ -101,7 +94,7 @@ async fn killed_recovery_continues(fixture: &impl Keeper) {
     is_exact_after_a_run(fixture).await;
 }
 
-/// Its rows have positions that the destination has already, for others.
+/// Rows of a restored server have positions that the destination has already, for others.
 async fn restored_server_gets_its_rows_published(fixture: &impl Keeper) {
     let walpost = fixture.run().await;
     fixture.insert(10, 5).await;
@@ -207,7 +200,7 @@ async fn events_at_positions_are_replayed(fixture: &impl Keeper) {
     stop(walpost).await;
 }
 
-/// Those since a time, but for those that the slot sends: they are there at least once, in order.
+/// The rows since a time, but for those that the slot sends, are there at least once, in order.
 async fn rows_are_published_again_where_nothing_can_be_read_back(fixture: &impl Destination) {
     lose_the_slot(fixture).await;
     let (code, said) = recover(fixture, &["--publish-since", "yesterday"]).await;

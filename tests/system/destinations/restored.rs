@@ -2,11 +2,11 @@
 //! positions that the destination has already, and would count as delivered.
 
 use walpost_bed::Stop;
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, counted, stop};
 
 use crate::position::Keeper;
 use crate::promise::cases;
-use crate::recover::counted;
+use crate::recover::make_the_slot;
 
 cases! {
     promoted_server_without_events_of_the_stream_is_refused(of_own_server): [redis nats];
@@ -135,8 +135,7 @@ async fn check_finds_a_slot_that_was_made_again_on_a_restored_server(fixture: &i
     let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     postgres.execute(drop).await;
     fixture.insert(10, 5).await;
-    let (code, said) = fixture.ended("init", &["--apply", "--no-state"]).await;
-    assert_eq!(code, Some(0), "{said}");
+    make_the_slot(fixture).await;
     for _ in 0..5 {
         postgres.execute(BURN).await;
     }

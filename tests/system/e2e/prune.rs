@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
-use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
+use walpost_bed::fixture::{
+    AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, counted, ended, insert, stop,
+};
 use walpost_bed::oracle::{self, Row};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Major, Postgres, Stop, Walpost, WalpostBuilder, eventually};
 
-use super::recover::counted;
 use super::state_topic::{newest_state, topic};
 
 /// An idle server tells only twice a minute how far it is.

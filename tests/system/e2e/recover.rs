@@ -8,7 +8,9 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::util::Timeout;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use walpost_bed::fixture::{AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
+use walpost_bed::fixture::{
+    AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, counted, ended, insert, stop,
+};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Stop, eventually};
 
@@ -70,12 +72,6 @@ impl Lost {
         assert_eq!(code, Some(0), "{said}");
         self.fixture.judge().await.assert_exact();
     }
-}
-
-pub fn counted(text: &str, what: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(what));
-    let count = line.and_then(|rest| rest.trim_start_matches(':').trim().parse().ok());
-    count.unwrap_or_else(|| panic!("no count of {what} in\n{text}"))
 }
 
 async fn missing_rows_are_published(delivery: &'static str) {

@@ -5,10 +5,10 @@ use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::util::Timeout;
-use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, counted, insert};
 use walpost_bed::{Kafka, Stop};
 
-use super::recover::{DROP, Lost, counted};
+use super::recover::{DROP, Lost};
 
 const NUMBERS: &str = "
     ALTER TABLE public.outbox ALTER id DROP DEFAULT, ALTER id TYPE bigint USING 0;

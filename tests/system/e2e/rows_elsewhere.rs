@@ -1,8 +1,8 @@
 //! Rows of the outbox that PostgreSQL stores where it never sends them from.
 
-use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, ended, insert, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, counted, ended, insert, stop};
 
-use super::recover::{Lost, counted};
+use super::recover::Lost;
 
 /// A table as a trigger that routes rows has it.
 const CHILD: &str = "CREATE TABLE public.outbox_2026 () INHERITS (public.outbox)";
