@@ -200,7 +200,7 @@ pub struct ReplayArguments {
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct RecoverArguments {
     /// Compare rows that were written at this time or later, in PostgreSQL's notation; UTC without a
-    /// zone [default: those that may not be delivered, as walpost's position tells]
+    /// zone [default: those that may not be delivered, by the position that walpost keeps]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with = "all")]
     pub since: Option<String>,
     /// Compare all rows
@@ -229,7 +229,7 @@ pub struct RecoverArguments {
     /// both have to be the same, unless the ids are the uuids of one table
     #[arg(long)]
     pub ids_alone: bool,
-    /// Publish the events, too, of which the destination does not tell any more whether it had them
+    /// Also publish the events of which it cannot be told whether they were published
     #[arg(long, conflicts_with = "leave_undecided")]
     pub publish_undecided: bool,
     /// With --apply: do not publish these, but the others

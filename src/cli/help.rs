@@ -129,7 +129,7 @@ For a slot that was lost or made again, a failover without it, or a restored bac
 first. Compares the rows of the outbox with what is published, by the events' ids, and reports how many
 are there, how many are missing, and which events are published that no table has. With --apply, publishes
 the missing ones before the slot is read, ordered by time; can be interrupted and run again.
-Not told: rows that are deleted by now, logical messages, and rows whose records may be deleted.
+Not found: rows that are deleted by now, logical messages, and rows whose records may be deleted.
 For Kafka with a state topic, Redis and NATS; with other destinations --publish-since compares
 nothing. Needs SELECT on the outbox, and records with the header `id`.
 Exit code 0 if nothing is missing, or all of it is published.";
