@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::args::ReplayArguments;
 use super::progress::{self, progress};
 use super::stdout::{complain, print};
-use super::{Exit, block_on, configuration, run};
+use super::{Exit, block_on, configuration, recover, run};
 use crate::assembly;
 use crate::config::{self, Config};
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
@@ -38,10 +38,8 @@ pub(super) fn command(arguments: ReplayArguments) -> Exit {
     };
     let replayed = block_on(async {
         if let Some((range, topics)) = positions {
-            let published = recovery::published(&config).map_err(|error| {
-                complain(&error.to_string());
-                Exit::Config
-            })?;
+            let published =
+                recovery::published(&config).map_err(|error| recover::failed(&error))?;
             let ids = recovery::ids_at(published, &topics, &range, complain).await;
             replay.selection = Selection::Published(ids.map_err(|error| failed(&error))?);
         }

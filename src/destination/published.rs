@@ -19,7 +19,7 @@ pub(crate) trait Published {
     /// calls `note` if there are any.
     fn open<'a>(
         &'a mut self,
-        wanted: WantedRecords<'a>,
+        wanted: WantedRecords,
         note: &'a mut dyn FnMut(&str),
     ) -> LocalFuture<'a, Result<Found, ReadError>>;
 
@@ -27,14 +27,57 @@ pub(crate) trait Published {
     fn next(&mut self) -> LocalFuture<'_, Result<Option<Part>, ReadError>>;
 }
 
+/// The work of a [`Published`], for each destination.
+pub(super) trait Reader {
+    /// The work of [`Published::open`].
+    async fn find(
+        &mut self,
+        wanted: WantedRecords,
+        note: &mut dyn FnMut(&str),
+    ) -> Result<Found, ReadError>;
+
+    /// The work of [`Published::next`].
+    async fn part(&mut self) -> Result<Option<Part>, ReadError>;
+}
+
+impl<R: Reader> Published for R {
+    fn open<'a>(
+        &'a mut self,
+        wanted: WantedRecords,
+        note: &'a mut dyn FnMut(&str),
+    ) -> LocalFuture<'a, Result<Found, ReadError>> {
+        Box::pin(self.find(wanted, note))
+    }
+
+    fn next(&mut self) -> LocalFuture<'_, Result<Option<Part>, ReadError>> {
+        Box::pin(self.part())
+    }
+}
+
 /// What is to be read.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WantedRecords<'a> {
-    pub(crate) topics: &'a [String],
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WantedRecords {
+    pub(crate) topics: Vec<String>,
     /// Whether a stream that has all topics is read as a whole.
     pub(crate) others_too: bool,
     /// From when on, in milliseconds since 1970; `None`: all.
     pub(crate) since_ms: Option<i64>,
+}
+
+#[cfg_attr(
+    not(feature = "destinations"),
+    allow(dead_code, reason = "a build may have no destination with one stream for all topics")
+)]
+impl WantedRecords {
+    /// Whether a record of this topic, in a stream that has all topics, is to be read.
+    pub(super) fn has(&self, topic: &[u8]) -> bool {
+        self.others_too || self.topics.iter().any(|one| one.as_bytes() == topic)
+    }
+
+    /// Whether a record of this time, in milliseconds since 1970, is older than what is to be read.
+    pub(super) fn is_older(&self, ms: Option<i64>) -> bool {
+        ms.zip(self.since_ms).is_some_and(|(ms, since)| ms < since)
+    }
 }
 
 /// What there is to read.
@@ -51,12 +94,23 @@ pub(crate) struct Found {
 pub(crate) struct ReadTopic {
     /// The topic's name.
     pub(crate) name: String,
-    /// Whether it exists.
+    /// Whether the topic exists.
     pub(crate) exists: bool,
     /// Why it may lack records of the time in question; `None`: it has all.
     pub(crate) gap: Option<String>,
     /// What cannot be found out about that.
-    pub(crate) doubt: Option<String>,
+    pub(crate) doubt: Option<&'static str>,
+}
+
+#[cfg_attr(
+    not(feature = "destinations"),
+    allow(dead_code, reason = "a build may have no destination with one stream for all topics")
+)]
+impl ReadTopic {
+    /// A topic in a stream that has all of them.
+    pub(super) fn of_stream(name: &str, gap: Option<&str>) -> Self {
+        Self { name: name.to_owned(), exists: true, gap: gap.map(str::to_owned), doubt: None }
+    }
 }
 
 /// A part of what is published.

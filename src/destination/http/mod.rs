@@ -54,7 +54,7 @@ impl Destination for Http {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, metrics, .. } = context;
+        let Context { config, metrics } = context;
         let http = http_config(config)?;
         let source = reread(config, http_config);
         let sink = HttpSink::new(&http, &source, Arc::clone(metrics))?;

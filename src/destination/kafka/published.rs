@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::{Callbacks, KafkaConfig, MetadataClient, drop_on_threads};
 use crate::destination::parts::Failure;
 use crate::destination::published::{
-    Found, LocalFuture, Part, Published, PublishedEvent, ReadError, ReadTopic, WantedRecords,
+    Found, Part, PublishedEvent, ReadError, ReadTopic, Reader, WantedRecords,
 };
 
 /// Timeout for each request.
@@ -78,19 +78,21 @@ impl Topics {
     pub(super) fn new(kafka: KafkaConfig) -> Self {
         Self { kafka, ranges: Vec::new(), reading: None }
     }
+}
 
+impl Reader for Topics {
     async fn find(
         &mut self,
-        topics: &[String],
-        since_ms: Option<i64>,
+        wanted: WantedRecords,
         note: &mut dyn FnMut(&str),
     ) -> Result<Found, ReadError> {
+        let WantedRecords { topics, since_ms, .. } = wanted;
         let kafka = &self.kafka;
         let (committed, all) =
             (consumer(kafka, "read_committed")?, consumer(kafka, "read_uncommitted")?);
         let deadline = Instant::now() + OPEN_TRANSACTIONS;
         let mut found = Found { topics: Vec::with_capacity(topics.len()), records: 0 };
-        for (name, is_compacted) in topics.iter().zip(compacted(kafka, topics).await?) {
+        for (name, is_compacted) in topics.iter().zip(compacted(kafka, &topics).await?) {
             // Records after an open transaction count too.
             let mut ranges = ranges_of(&all, name, since_ms)
                 .map_err(|error| failed(name, "its offsets cannot be read", &error))?;
@@ -112,7 +114,7 @@ impl Topics {
                 name: name.clone(),
                 exists: ranges.exists,
                 gap: gap.map(str::to_owned),
-                doubt: is_unknown.then(|| doubt.to_owned()),
+                doubt: is_unknown.then_some(doubt),
             });
             self.ranges.push((name.clone(), ranges.ranges));
         }
@@ -136,20 +138,6 @@ impl Topics {
             drop_on_threads([reading.consumer]);
         }
         part.map(Some)
-    }
-}
-
-impl Published for Topics {
-    fn open<'a>(
-        &'a mut self,
-        wanted: WantedRecords<'a>,
-        note: &'a mut dyn FnMut(&str),
-    ) -> LocalFuture<'a, Result<Found, ReadError>> {
-        Box::pin(self.find(wanted.topics, wanted.since_ms, note))
-    }
-
-    fn next(&mut self) -> LocalFuture<'_, Result<Option<Part>, ReadError>> {
-        Box::pin(self.part())
     }
 }
 

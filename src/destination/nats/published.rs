@@ -12,7 +12,7 @@ use super::connection::{Connection, connect};
 use super::message::{KEY, KEY_BASE64, TIMESTAMP, TOMBSTONE, TOPIC};
 use crate::destination::parts::Failure;
 use crate::destination::published::{
-    Found, LocalFuture, Part, Published, PublishedEvent, ReadError, ReadTopic, WantedRecords,
+    Found, Part, PublishedEvent, ReadError, ReadTopic, Reader, WantedRecords,
 };
 
 /// Messages that are read together. If all of them are older than the time in question, the rest is too.
@@ -24,9 +24,7 @@ const WINDOW: usize = 64;
 /// A stream that is read.
 pub(super) struct StreamReader {
     config: NatsConfig,
-    topics: Vec<String>,
-    others_too: bool,
-    since_ms: Option<i64>,
+    wanted: WantedRecords,
     connection: Option<Connection>,
     /// The sequence numbers of the first message, and of the last one that is not read; `None`: all are.
     left: Option<(u64, u64)>,
@@ -39,74 +37,11 @@ impl StreamReader {
     pub(super) fn new(config: NatsConfig) -> Self {
         Self {
             config,
-            topics: Vec::new(),
-            others_too: true,
-            since_ms: None,
+            wanted: WantedRecords::default(),
             connection: None,
             left: None,
             is_lacking: false,
         }
-    }
-
-    async fn find(&mut self, wanted: WantedRecords<'_>) -> Result<Found, ReadError> {
-        let connection = connect(&self.config).await?;
-        let info =
-            connection.or_failed(stream_info(&connection.client, &self.config.stream)).await?;
-        (self.connection, self.since_ms) = (Some(connection), wanted.since_ms);
-        (self.topics, self.others_too) = (wanted.topics.to_vec(), wanted.others_too);
-        let gap = match &info {
-            None => Some("its stream does not exist".to_owned()),
-            Some(StreamInfo { config, .. }) if config.retention != "limits" => Some(format!(
-                "its stream has the retention {}, and removes messages that are acknowledged",
-                config.retention
-            )),
-            // It was purged, or all are too old.
-            Some(StreamInfo { state, .. }) if state.first_seq > state.last_seq.max(1) => {
-                Some("the messages of its stream are removed".to_owned())
-            }
-            Some(StreamInfo { state, .. }) => {
-                self.left = Some((state.first_seq, state.last_seq)).filter(|(_, last)| *last > 0);
-                None
-            }
-        };
-        let topic = |name: &String| ReadTopic {
-            name: name.clone(),
-            exists: true,
-            gap: gap.clone(),
-            doubt: None,
-        };
-        let records = info.map_or(0, |info| info.state.messages);
-        Ok(Found { topics: wanted.topics.iter().map(topic).collect(), records })
-    }
-
-    async fn part(&mut self) -> Result<Option<Part>, ReadError> {
-        let Some((first, last)) = self.left else { return Ok(None) };
-        let from = last.saturating_sub(BATCH - 1).max(first);
-        let count = last - from + 1;
-        let connection = self.connection.as_ref();
-        let connection =
-            connection.ok_or_else(|| Failure::Unusable("it is not open".to_owned()))?;
-        let read = self.read(connection, (from, last));
-        let messages = connection.or_failed(read).await?;
-        self.is_lacking |= messages.len() as u64 != count;
-        let are_older = |since| {
-            let is_before = |(ms, _): &(Option<i64>, _)| ms.is_some_and(|ms| ms < since);
-            let is_kept = messages.first().is_some_and(is_before);
-            (is_kept, is_kept && messages.iter().all(is_before))
-        };
-        let (is_kept, is_enough) = self.since_ms.map(are_older).unwrap_or_default();
-        self.left = (from > first && !is_enough).then(|| (first, from - 1));
-        let why = match self.left {
-            None if self.is_lacking => Some("messages were removed from its stream"),
-            None if !is_kept && first > 1 => Some("the oldest messages of its stream are removed"),
-            _ => None,
-        };
-        let gap =
-            |why: &str| self.topics.iter().map(|topic| (topic.clone(), why.to_owned())).collect();
-        Ok(Some(Part {
-            gaps: why.map(gap).unwrap_or_default(),
-            events: messages.into_iter().filter_map(|(_, event)| event).collect(),
-        }))
     }
 
     /// The messages with these sequence numbers that are there, each with its time in milliseconds since
@@ -119,29 +54,72 @@ impl StreamReader {
         let one = async |seq| {
             let which = json!({ "seq": seq });
             let found = stored(&connection.client, &self.config.stream, which).await?;
-            Ok(found.map(|message| (ms(&message), self.wants(&message).then(|| event(&message)))))
+            Ok(found.map(|message| {
+                let topic = message.header(TOPIC).unwrap_or(&message.subject);
+                let is_wanted = self.wanted.has(topic.as_bytes());
+                (ms(&message), is_wanted.then(|| event(&message)))
+            }))
         };
         let found = iter(from..=to).map(one).buffered(WINDOW);
         found.try_filter_map(|found| async { Ok(found) }).try_collect().await
     }
-
-    fn wants(&self, message: &Stored) -> bool {
-        let topic = message.header(TOPIC).unwrap_or(&message.subject);
-        self.others_too || self.topics.iter().any(|one| one == topic)
-    }
 }
 
-impl Published for StreamReader {
-    fn open<'a>(
-        &'a mut self,
-        wanted: WantedRecords<'a>,
-        _note: &'a mut dyn FnMut(&str),
-    ) -> LocalFuture<'a, Result<Found, ReadError>> {
-        Box::pin(self.find(wanted))
+impl Reader for StreamReader {
+    async fn find(
+        &mut self,
+        wanted: WantedRecords,
+        _note: &mut dyn FnMut(&str),
+    ) -> Result<Found, ReadError> {
+        let connection = connect(&self.config).await?;
+        let info =
+            connection.or_failed(stream_info(&connection.client, &self.config.stream)).await?;
+        (self.connection, self.wanted) = (Some(connection), wanted);
+        let gap = match &info {
+            None => Some("its stream does not exist".to_owned()),
+            Some(StreamInfo { config, .. }) if config.retention != "limits" => Some(format!(
+                "its stream has the retention {}, and removes messages that are acknowledged",
+                config.retention
+            )),
+            // A stream that was purged, or whose messages are all too old.
+            Some(StreamInfo { state, .. }) if state.first_seq > state.last_seq.max(1) => {
+                Some("the messages of its stream are removed".to_owned())
+            }
+            Some(StreamInfo { state, .. }) => {
+                self.left = Some((state.first_seq, state.last_seq)).filter(|(_, last)| *last > 0);
+                None
+            }
+        };
+        let topic = |name: &String| ReadTopic::of_stream(name, gap.as_deref());
+        let records = info.map_or(0, |info| info.state.messages);
+        Ok(Found { topics: self.wanted.topics.iter().map(topic).collect(), records })
     }
 
-    fn next(&mut self) -> LocalFuture<'_, Result<Option<Part>, ReadError>> {
-        Box::pin(self.part())
+    async fn part(&mut self) -> Result<Option<Part>, ReadError> {
+        let Some((first, last)) = self.left else { return Ok(None) };
+        let from = last.saturating_sub(BATCH - 1).max(first);
+        let count = last - from + 1;
+        let connection = self.connection.as_ref();
+        let connection =
+            connection.ok_or_else(|| Failure::Unusable("it is not open".to_owned()))?;
+        let read = self.read(connection, (from, last));
+        let messages = connection.or_failed(read).await?;
+        self.is_lacking |= messages.len() as u64 != count;
+        let is_older = |(ms, _): &(Option<i64>, _)| self.wanted.is_older(*ms);
+        let is_kept = messages.first().is_some_and(is_older);
+        let is_enough = is_kept && messages.iter().all(is_older);
+        self.left = (from > first && !is_enough).then(|| (first, from - 1));
+        let why = match self.left {
+            None if self.is_lacking => Some("messages were removed from its stream"),
+            None if !is_kept && first > 1 => Some("the oldest messages of its stream are removed"),
+            _ => None,
+        };
+        let topics = &self.wanted.topics;
+        let gap = |why: &str| topics.iter().map(|topic| (topic.clone(), why.to_owned())).collect();
+        Ok(Some(Part {
+            gaps: why.map(gap).unwrap_or_default(),
+            events: messages.into_iter().filter_map(|(_, event)| event).collect(),
+        }))
     }
 }
 

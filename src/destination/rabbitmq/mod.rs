@@ -64,7 +64,7 @@ impl Destination for RabbitMq {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, metrics, .. } = context;
+        let Context { config, metrics } = context;
         let rabbitmq = rabbit_config(config)?;
         let source = reread(config, rabbit_config);
         let sink = RabbitSink::new(&rabbitmq, source, Arc::clone(metrics))?;

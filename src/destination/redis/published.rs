@@ -12,7 +12,7 @@ use super::failure::NO_SUCH_KEY;
 use super::link::answered;
 use crate::destination::parts::Failure;
 use crate::destination::published::{
-    Found, LocalFuture, Part, Published, PublishedEvent, ReadError, ReadTopic, WantedRecords,
+    Found, Part, PublishedEvent, ReadError, ReadTopic, Reader, WantedRecords,
 };
 
 /// The most entries of an answer, and the bytes from which on there are fewer.
@@ -28,9 +28,7 @@ type Entry = (String, Vec<Vec<u8>>);
 /// The stream of events and that of dead letters.
 pub(super) struct Streams {
     config: RedisConfig,
-    since_ms: Option<i64>,
-    /// The only topics; `None`: all.
-    only: Option<Vec<String>>,
+    wanted: WantedRecords,
     connection: Option<Connection>,
     /// What is left to read, the next stream last.
     left: Vec<Reading>,
@@ -67,76 +65,7 @@ struct StreamInfo {
 impl Streams {
     /// The streams of this server.
     pub(super) fn new(config: RedisConfig) -> Self {
-        Self { config, since_ms: None, only: None, connection: None, left: Vec::new() }
-    }
-
-    async fn find(&mut self, wanted: WantedRecords<'_>) -> Result<Found, ReadError> {
-        self.connection = Some(connect(&self.config).await?);
-        self.since_ms = wanted.since_ms;
-        self.only = (!wanted.others_too).then(|| wanted.topics.to_vec());
-        let (letters, events): (Vec<_>, Vec<_>) =
-            wanted.topics.iter().cloned().partition(|topic| *topic == self.config.dead_letters);
-        let mut found = Found { topics: Vec::new(), records: 0 };
-        for (name, topics, are_letters) in [
-            (self.config.dead_letters.clone(), letters, true),
-            (self.config.stream.clone(), events, false),
-        ] {
-            // Other walposts may write dead letters to the same stream.
-            let info =
-                if topics.is_empty() && are_letters { None } else { self.info(&name).await? };
-            let gap = (info.is_none() && !are_letters).then_some("its stream does not exist");
-            found.topics.extend(topics.iter().map(|topic| ReadTopic {
-                name: topic.clone(),
-                exists: true,
-                gap: gap.map(str::to_owned),
-                doubt: None,
-            }));
-            if let Some(had) = info {
-                found.records += had.length;
-                let (end, count, has_clock_ids) =
-                    (had.last.to_string(), ENTRIES_FIRST, are_letters);
-                let oldest_ms = None;
-                self.left.push(Reading { name, has_clock_ids, topics, had, oldest_ms, end, count });
-            }
-        }
-        Ok(found)
-    }
-
-    async fn part(&mut self) -> Result<Option<Part>, ReadError> {
-        let Some(mut reading) = self.left.pop() else { return Ok(None) };
-        let mut range = redis::cmd("XREVRANGE");
-        range.arg(&reading.name).arg(&reading.end).arg("-").arg("COUNT").arg(reading.count);
-        let entries: Vec<Entry> = self.ask(&range).await?;
-        let mut part = Part::default();
-        let is_full = entries.len() == reading.count;
-        if let Some(oldest) = entries.last() {
-            reading.oldest_ms = reading.ms(oldest);
-        }
-        let are_older = |since| {
-            let is_before = |ms: Option<i64>| ms.is_some_and(|ms| ms < since);
-            (is_before(reading.oldest_ms), entries.iter().all(|entry| is_before(reading.ms(entry))))
-        };
-        // Without a full answer there are no more.
-        let (is_kept, is_enough) = self.since_ms.map(are_older).unwrap_or_default();
-        let is_last = !is_full || is_enough;
-        part.events.extend(entries.iter().filter(|entry| self.wants(entry)).map(event));
-        if let Some((last, _)) = entries.last().filter(|_| !is_last) {
-            reading.end = format!("({last}");
-            reading.count = next_count(&entries);
-            self.left.push(reading);
-        } else if let Some(why) = reading.had.gap(is_kept, self.info(&reading.name).await?.as_ref())
-        {
-            part.gaps.extend(reading.topics.into_iter().map(|topic| (topic, why.to_owned())));
-        }
-        Ok(Some(part))
-    }
-
-    fn wants(&self, entry: &Entry) -> bool {
-        let is_wanted = |only: &Vec<String>| {
-            let topic = field(entry, "topic").unwrap_or_default();
-            only.iter().any(|one| one.as_bytes() == topic)
-        };
-        self.only.as_ref().is_none_or(is_wanted)
+        Self { config, wanted: WantedRecords::default(), connection: None, left: Vec::new() }
     }
 
     /// `None`: there is no such stream.
@@ -159,17 +88,62 @@ impl Streams {
     }
 }
 
-impl Published for Streams {
-    fn open<'a>(
-        &'a mut self,
-        wanted: WantedRecords<'a>,
-        _note: &'a mut dyn FnMut(&str),
-    ) -> LocalFuture<'a, Result<Found, ReadError>> {
-        Box::pin(self.find(wanted))
+impl Reader for Streams {
+    async fn find(
+        &mut self,
+        wanted: WantedRecords,
+        _note: &mut dyn FnMut(&str),
+    ) -> Result<Found, ReadError> {
+        self.connection = Some(connect(&self.config).await?);
+        let (letters, events): (Vec<_>, Vec<_>) =
+            wanted.topics.iter().cloned().partition(|topic| *topic == self.config.dead_letters);
+        let mut found = Found { topics: Vec::new(), records: 0 };
+        for (name, topics, are_letters) in [
+            (self.config.dead_letters.clone(), letters, true),
+            (self.config.stream.clone(), events, false),
+        ] {
+            // Other walposts may write dead letters to the same stream.
+            let info =
+                if topics.is_empty() && are_letters { None } else { self.info(&name).await? };
+            let gap = (info.is_none() && !are_letters).then_some("its stream does not exist");
+            found.topics.extend(topics.iter().map(|topic| ReadTopic::of_stream(topic, gap)));
+            if let Some(had) = info {
+                found.records += had.length;
+                let (end, count, has_clock_ids) =
+                    (had.last.to_string(), ENTRIES_FIRST, are_letters);
+                let oldest_ms = None;
+                self.left.push(Reading { name, has_clock_ids, topics, had, oldest_ms, end, count });
+            }
+        }
+        self.wanted = wanted;
+        Ok(found)
     }
 
-    fn next(&mut self) -> LocalFuture<'_, Result<Option<Part>, ReadError>> {
-        Box::pin(self.part())
+    async fn part(&mut self) -> Result<Option<Part>, ReadError> {
+        let Some(mut reading) = self.left.pop() else { return Ok(None) };
+        let mut range = redis::cmd("XREVRANGE");
+        range.arg(&reading.name).arg(&reading.end).arg("-").arg("COUNT").arg(reading.count);
+        let entries: Vec<Entry> = self.ask(&range).await?;
+        let mut part = Part::default();
+        let is_full = entries.len() == reading.count;
+        if let Some(oldest) = entries.last() {
+            reading.oldest_ms = reading.ms(oldest);
+        }
+        let is_kept = self.wanted.is_older(reading.oldest_ms);
+        let is_older = |entry| self.wanted.is_older(reading.ms(entry));
+        // Without a full answer there are no more.
+        let is_last = !is_full || entries.iter().all(is_older);
+        let is_wanted = |entry: &&Entry| self.wanted.has(field(entry, "topic").unwrap_or_default());
+        part.events.extend(entries.iter().filter(is_wanted).map(event));
+        if let Some((last, _)) = entries.last().filter(|_| !is_last) {
+            reading.end = format!("({last}");
+            reading.count = next_count(&entries);
+            self.left.push(reading);
+        } else if let Some(why) = reading.had.gap(is_kept, self.info(&reading.name).await?.as_ref())
+        {
+            part.gaps.extend(reading.topics.into_iter().map(|topic| (topic, why.to_owned())));
+        }
+        Ok(Some(part))
     }
 }
 

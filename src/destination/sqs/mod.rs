@@ -53,7 +53,7 @@ impl Destination for Sqs {
     }
 
     fn open(&self, context: &Context<'_>) -> Result<Opened, AssemblyError> {
-        let Context { config, metrics, .. } = context;
+        let Context { config, metrics } = context;
         let sqs = sqs_config(config)?;
         let source = reread(config, sqs_config);
         let sink = SqsSink::new(&sqs, source, Arc::clone(metrics))?;

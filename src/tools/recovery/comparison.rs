@@ -183,8 +183,7 @@ pub(super) struct Comparing<'a> {
 
 /// Lists why rows of topics cannot be told; returns the indexes of those that may lack records.
 fn gaps(read: &[ReadTopic], topics: &[String], list: &mut impl FnMut(Listed)) -> BTreeSet<usize> {
-    for (topic, doubt) in read.iter().filter_map(|topic| Some((&topic.name, topic.doubt.as_ref()?)))
-    {
+    for (topic, doubt) in read.iter().filter_map(|topic| Some((&topic.name, topic.doubt?))) {
         list(Listed::Gap(format!("topic {topic}: {doubt}")));
     }
     let gap = |(index, name): (usize, &String)| {
@@ -217,9 +216,8 @@ impl Comparison {
         if topics.is_empty() && comparing.topics.is_empty() {
             note("no row tells a topic: --read-topic names those that walpost has published to");
         }
-        let found = published
-            .open(WantedRecords { topics: &read, others_too: true, since_ms: since }, &mut note)
-            .await?;
+        let wanted = WantedRecords { topics: read.clone(), others_too: true, since_ms: since };
+        let found = published.open(wanted, &mut note).await?;
         let lacks =
             |name: &String| found.topics.iter().any(|topic| topic.name == *name && !topic.exists);
         if let Some(topic) = comparing.topics.iter().find(|name| lacks(name)) {
@@ -229,7 +227,8 @@ impl Comparison {
         crate::crash_points::point!("records_counted");
         let mut lacking = gaps(&found.topics, &topics, &mut list);
         let mut against = Against {
-            comparing: (comparing.by_content, comparing.ghosts),
+            by_content: comparing.by_content,
+            looks_for_ghosts: comparing.ghosts,
             snapshot,
             ids: &ids,
             fates: &mut fates,
@@ -278,8 +277,10 @@ impl Comparison {
 /// What published events are compared with.
 struct Against<'a> {
     snapshot: &'a RowSnapshot,
-    /// Whether key and value must be the same too, and whether to look for events whose rows are gone.
-    comparing: (bool, bool),
+    /// Whether key and value must be the same too.
+    by_content: bool,
+    /// Whether to look for events whose rows are gone.
+    looks_for_ghosts: bool,
     /// In the order of their hashes.
     ids: &'a [IdAt],
     fates: &'a mut [Fate],
@@ -293,12 +294,11 @@ impl Against<'_> {
         events: Vec<PublishedEvent>,
         list: &mut impl FnMut(Listed),
     ) -> Result<(), RecoveryError> {
-        let (_, looks_for_ghosts) = self.comparing;
         let mut unknown = Vec::new();
         for (id, content) in events.into_iter().filter_map(identified) {
             let hash = hash(&id);
             let (is_known, is_same) = self.note(hash, content);
-            if is_same || !looks_for_ghosts {
+            if is_same || !self.looks_for_ghosts {
                 continue;
             }
             // Texts of PostgreSQL have no zero bytes.
@@ -325,13 +325,12 @@ impl Against<'_> {
 
     /// Notes that such an event is published; returns whether a row has its id, and is the same.
     fn note(&mut self, hash: [u8; 12], content: Content) -> (bool, bool) {
-        let (by_content, _) = self.comparing;
         let first = self.ids.partition_point(|(other, ..)| *other < hash);
         let same = self.ids[first..].iter().take_while(|(other, ..)| *other == hash);
         let (mut is_known, mut is_same) = (false, false);
         for (_, at, own) in same {
             is_known = true;
-            let matches = !by_content || *own == content;
+            let matches = !self.by_content || *own == content;
             is_same |= matches;
             let Some(fate) = self.fates.get_mut(*at as usize) else { continue };
             match *fate {

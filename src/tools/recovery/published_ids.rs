@@ -19,7 +19,7 @@ pub(crate) async fn ids_at(
     range: &RangeInclusive<EventPosition>,
     mut note: impl FnMut(&str),
 ) -> Result<Vec<String>, RowReplayError> {
-    let wanted = WantedRecords { topics, others_too: false, since_ms: None };
+    let wanted = WantedRecords { topics: topics.to_vec(), others_too: false, since_ms: None };
     let records = published.open(wanted, &mut note).await.map_err(RecoveryError::from)?;
     if let Some(topic) = records.topics.iter().find(|topic| !topic.exists) {
         return Err(RecoveryError::NoTopic(topic.name.clone()).into());
