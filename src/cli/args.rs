@@ -260,12 +260,14 @@ pub struct ReplayDeadLettersArguments {
     /// Exit after this many published dead letters
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Dead-letter topic [default: the value of poison.dead_letter_topic]
-    #[arg(long, value_name = "TOPIC")]
+    /// Where the dead letters are: a topic, stream, subject, queue, or URL of a queue of SQS [default: the
+    /// configured one]
+    #[arg(long, value_name = "NAME")]
     pub from: Option<String>,
-    /// Consumer group that records which dead letters are done
-    #[arg(long, value_name = "NAME", default_value = "walpost-replay-dead-letters")]
-    pub group: String,
+    /// Consumer group of Kafka that records which dead letters are done [default:
+    /// walpost-replay-dead-letters]
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
     /// Options of the configuration.
     #[command(flatten)]
     pub options: Options,

@@ -2,8 +2,10 @@
 
 use super::args::ReplayDeadLettersArguments;
 use super::stdout::print;
-use super::{Exit, block_on, complain, logged, require_kafka, run};
+use super::{Exit, block_on, complain, logged, run};
 use crate::config::Config;
+use crate::destination::dead_letters::{LettersAt, LettersError};
+use crate::destination::parts::Failure;
 use crate::tools::dead_letters::{Replay, ReplayError, ReplaySettings, ReplaySummary};
 
 pub(super) fn command(arguments: ReplayDeadLettersArguments) -> Exit {
@@ -12,18 +14,18 @@ pub(super) fn command(arguments: ReplayDeadLettersArguments) -> Exit {
         Ok((config, _)) => config,
         Err(exit) => return exit,
     };
-    if let Err(exit) = require_kafka(&config, "replay-dead-letters") {
-        return exit;
+    if group.is_some() && !config.is_kafka() {
+        complain("--group is a consumer group of Kafka: leave it out");
+        return Exit::Config;
     }
-    let topic = from.unwrap_or_else(|| config.poison.dead_letter_topic.clone());
     let limit = limit.unwrap_or(u64::MAX);
-    let settings = ReplaySettings { topic, group, cause, limit, dry_run };
+    let settings = ReplaySettings { at: LettersAt { from, group }, cause, limit, dry_run };
     block_on(replay(&config, settings))
 }
 
 async fn replay(config: &Config, settings: ReplaySettings) -> Exit {
     let dry_run = settings.dry_run;
-    let replay = match Replay::open(config, settings) {
+    let replay = match Replay::open(config, settings).await {
         Ok(replay) => replay,
         Err(error) => {
             complain(&error.to_string());
@@ -54,16 +56,13 @@ fn summary(replayed: ReplaySummary, dry_run: bool) -> String {
 
 fn exit(error: &ReplayError) -> Exit {
     match error {
-        ReplayError::Config(_) | ReplayError::Sink(_) | ReplayError::Unauthenticated(_) => {
-            Exit::Config
-        }
-        ReplayError::Unreachable(_)
-        | ReplayError::NoTopic { .. }
-        | ReplayError::Reading(_)
-        | ReplayError::Undelivered { .. }
-        | ReplayError::Scattered { .. }
-        | ReplayError::Another { .. }
-        | ReplayError::Stopped => Exit::Failure,
+        ReplayError::NotKept(_)
+        | ReplayError::Letters(
+            LettersError::Config(_)
+            | LettersError::Client(_)
+            | LettersError::Failed(Failure::Unauthenticated(_) | Failure::Unsupported(_)),
+        ) => Exit::Config,
+        ReplayError::Letters(_) | ReplayError::Stopped => Exit::Failure,
     }
 }
 

@@ -4,6 +4,7 @@
 //! `parts` has what several of them use. Commands name no kind, except where something is for Kafka
 //! alone.
 
+pub(crate) mod dead_letters;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub mod kafka;
@@ -30,6 +31,7 @@ use crate::relay::StateSettings;
 use crate::sink::{BoxFuture, Sink, SinkError};
 use crate::state::StateStore;
 
+use self::dead_letters::{LettersAt, OpenLetters};
 use self::parts::stored::SlotAt;
 use self::parts::url::is_this_machine;
 use self::published::Published;
@@ -148,6 +150,16 @@ pub(crate) trait Destination: Sync {
     fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
         let _ = config;
         Ok(None)
+    }
+
+    /// Opens the place of the dead letters; `None`: they cannot be taken from there.
+    fn dead_letters<'a>(
+        &'a self,
+        config: &'a Config,
+        at: &'a LettersAt,
+    ) -> Option<OpenLetters<'a>> {
+        let (_, _) = (config, at);
+        None
     }
 
     /// Checks the settings and, unless `offline`, servers, rights and what is there; with a slot, the position

@@ -11,6 +11,7 @@ mod batch_size;
 mod check;
 mod check_topics;
 mod config;
+mod dead_letters;
 mod delivery_reports;
 mod diagnostics;
 mod drop_on_threads;
@@ -42,6 +43,7 @@ mod topic_lookup;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
+use super::dead_letters::{LettersAt, OpenLetters};
 use super::parts;
 use super::published::Published;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened};
@@ -146,6 +148,14 @@ impl Destination for Kafka {
 
     fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
         Ok(Some(Box::new(Topics::new(kafka(config)))))
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        config: &'a Config,
+        at: &'a LettersAt,
+    ) -> Option<OpenLetters<'a>> {
+        Some(Box::pin(async move { dead_letters::open(config, at) }))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

@@ -20,6 +20,9 @@ const LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
 /// A stream: how it is set up, and what it has.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct StreamInfo {
+    /// When it was made, as text.
+    #[serde(default)]
+    pub(crate) created: String,
     pub(crate) config: StreamConfig,
     pub(crate) state: StreamState,
 }
@@ -77,7 +80,7 @@ pub(super) struct Stored {
     pub(super) seq: u64,
     pub(super) subject: String,
     /// Names and values.
-    headers: Vec<(String, String)>,
+    pub(super) headers: Vec<(String, String)>,
     pub(super) data: Vec<u8>,
 }
 
@@ -218,10 +221,19 @@ pub(super) async fn compare_and_publish(
 ) -> Result<u64, Failure> {
     let mut headers = HeaderMap::new();
     headers.insert(LAST_SUBJECT_SEQUENCE, last.to_string());
-    let answer = client.request_with_headers(subject.to_owned(), headers, payload.into()).await;
-    let answer = answer.map_err(|error| Failure::of_request(&error, subject))?;
-    let ack = answered(&answer, subject)?;
+    let ack = answered_by(client, subject, headers, payload.into()).await?;
     ack.map(|ack| ack.seq).map_err(Failure::from)
+}
+
+/// Publishes a message, and waits for its acknowledgement or JetStream's error.
+pub(super) async fn answered_by(
+    client: &Client,
+    subject: &str,
+    headers: HeaderMap,
+    payload: Bytes,
+) -> Result<Result<Ack, ApiError>, Failure> {
+    let answer = client.request_with_headers(subject.to_owned(), headers, payload).await;
+    answered(&answer.map_err(|error| Failure::of_request(&error, subject))?, subject)
 }
 
 /// Creates the stream of a key-value bucket, unless it exists.

@@ -253,7 +253,7 @@ fn check_limits(nats: &NatsConfig, stream: &StreamConfig, findings: &mut Finding
 
 /// Checks whether the stream could take a message now.
 fn check_room(nats: &NatsConfig, facts: &Inspection, stream: &StreamInfo, findings: &mut Findings) {
-    let StreamInfo { config, state } = stream;
+    let StreamInfo { config, state, .. } = stream;
     let is_reached = |limit: i64, used: u64| limit > 0 && used >= limit.unsigned_abs();
     let limits = [
         ("max_msgs", config.max_msgs, state.messages),

@@ -7,7 +7,7 @@ use async_nats::{Client, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::{sleep, timeout};
 
-use super::api::answered;
+use super::api::{StreamConfig, answered};
 use super::batch::{Batch, Sent};
 use super::config::{NatsConfig, NatsSource};
 use super::connection::{Connection, connect};
@@ -170,14 +170,18 @@ async fn sync(client: &Client, config: &NatsConfig, claim: &str) -> Result<Synce
     let entry = entry.ok_or(Failure::Fenced)?;
     let stream = usable_stream(client, config).await?;
     let last = last_event(client, config, &entry, &stream).await?;
+    let (end, limits) = (stream.state.last_seq, limits_of(client, stream.config));
+    Ok(Synced { writer: entry.writer(), end, last, limits })
+}
+
+/// What a stream takes over this connection.
+pub(super) fn limits_of(client: &Client, stream: StreamConfig) -> Limits {
     let payload = client.max_payload() as u64;
-    let own =
-        u64::try_from(stream.config.max_msg_size).ok().filter(|size| (1..payload).contains(size));
+    let own = u64::try_from(stream.max_msg_size).ok().filter(|size| (1..payload).contains(size));
     let (bytes, from) = own.map_or((payload, "max_payload of the server"), |size| {
         (size, "max_msg_size of the stream")
     });
-    let limits = Limits { bytes, from, subjects: stream.config.subjects, denied: Vec::new() };
-    Ok(Synced { writer: entry.writer(), end: stream.state.last_seq, last, limits })
+    Limits { bytes, from, subjects: stream.subjects, denied: Vec::new() }
 }
 
 /// Sends the messages of a batch; they are acknowledged later.

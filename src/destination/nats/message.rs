@@ -74,6 +74,9 @@ pub(super) struct Limits {
     pub(super) denied: Vec<String>,
 }
 
+/// The sequence number of a message, and its id if it was sent over the same connection.
+type Previous<'a> = (u64, Option<&'a str>);
+
 /// The subject and its maximum.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
@@ -112,13 +115,13 @@ impl Head {
 }
 
 impl Target {
-    /// The message of a record with this id, behind the stream's message `last`: its sequence number,
-    /// and its id if it was sent over the same connection.
+    /// The message of a record with this id, behind the stream's message `last`. `None`: behind whatever
+    /// the stream has.
     pub(super) fn message(
         &self,
         (seq, record): (Seq, &Record<'_>),
         id: Option<&str>,
-        last: (u64, Option<&str>),
+        last: Option<Previous<'_>>,
         limits: &Limits,
     ) -> Result<Message, Refusal> {
         let other = |reason| Refusal { ground: Ground::Other, may_pass: false, reason };
@@ -172,16 +175,18 @@ impl Target {
     fn own_headers(
         &self,
         record: &Record<'_>,
-        (id, last, subject): (Option<&str>, (u64, Option<&str>), &str),
+        (id, last, subject): (Option<&str>, Option<Previous<'_>>, &str),
         head: &mut Head,
     ) -> Result<(), String> {
         if let Some(id) = id {
             head.add(MESSAGE_ID, id)?;
         }
         head.add(STREAM, &self.stream)?;
-        head.add(LAST_SEQUENCE, &last.0.to_string())?;
-        if let Some(previous) = last.1 {
-            head.add(LAST_ID, previous)?;
+        if let Some((seq, previous)) = last {
+            head.add(LAST_SEQUENCE, &seq.to_string())?;
+            if let Some(previous) = previous {
+                head.add(LAST_ID, previous)?;
+            }
         }
         if let Some(key) = record.key {
             match std::str::from_utf8(key) {
@@ -296,7 +301,7 @@ pub(super) mod tests {
 
     fn message(template: &str, record: &Record<'_>) -> Result<Message, Refusal> {
         let of = target(template);
-        of.message((Seq::new(1), record), Some("id"), (41, Some("di")), &limits())
+        of.message((Seq::new(1), record), Some("id"), Some((41, Some("di"))), &limits())
     }
 
     #[test]
@@ -313,8 +318,12 @@ pub(super) mod tests {
         let of = |length: usize| {
             let long = vec![b'x'; length];
             let record = record("shop.order", &[("a", &long)]);
-            let built =
-                target("{topic}").message((Seq::new(1), &record), Some("id"), (41, None), &limits);
+            let built = target("{topic}").message(
+                (Seq::new(1), &record),
+                Some("id"),
+                Some((41, None)),
+                &limits,
+            );
             built.map(|message| message.bytes)
         };
         let spare = HEADERS_MAX - of(0).expect("a message") + 1;
@@ -345,7 +354,8 @@ pub(super) mod tests {
         let subjects = vec!["eu.>".to_owned()];
         let limits = Limits { bytes: 1 << 20, from: "max_payload", subjects, denied: Vec::new() };
         let target = target("eu.{topic}");
-        let message = target.message((Seq::new(1), record), Some("id"), (41, None), &limits)?;
+        let message =
+            target.message((Seq::new(1), record), Some("id"), Some((41, None)), &limits)?;
         let mut headers = Vec::new();
         for (name, values) in message.headers.iter() {
             for value in values {

@@ -28,8 +28,10 @@ mod batch;
 mod check;
 mod config;
 mod connection;
+mod dead_letters;
 mod failure;
 mod inspect;
+mod letters_key;
 mod link;
 mod message;
 mod published;
@@ -42,6 +44,7 @@ mod url;
 
 use std::sync::Arc;
 
+use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
 use super::parts::claims::Claims;
 use super::parts::settings::reread;
 use super::published::Published;
@@ -56,6 +59,7 @@ pub(crate) use api::{StreamConfig, StreamInfo};
 pub(crate) use config::bucket;
 pub(crate) use config::{NatsConfig, NatsSource};
 pub(crate) use connection::{Connection, connect};
+use dead_letters::LettersOfStream;
 pub(crate) use inspect::{Inspection, inspect};
 pub(super) use message::NAMES;
 #[cfg(test)]
@@ -113,6 +117,20 @@ impl Destination for Nats {
 
     fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
         Ok(Some(Box::new(StreamReader::new(nats_config(config)?))))
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        config: &'a Config,
+        at: &'a LettersAt,
+    ) -> Option<OpenLetters<'a>> {
+        Some(Box::pin(async move {
+            let mut nats = nats_config(config)?;
+            if let Some(from) = &at.from {
+                nats.dead_letters.clone_from(from);
+            }
+            Ok(Box::new(LettersOfStream::open(nats).await?) as Box<dyn DeadLetters>)
+        }))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

@@ -1,16 +1,16 @@
 //! Reads back the messages of the stream, from its end on: by their sequence numbers, which disturbs no
 //! consumer and needs no other right than `run` does.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use futures_util::stream::{StreamExt as _, TryStreamExt as _, iter};
 use serde_json::json;
 
 use super::api::{Stored, StreamInfo, stored, stream_info};
 use super::config::NatsConfig;
 use super::connection::{Connection, connect};
-use super::message::{KEY, KEY_BASE64, TIMESTAMP, TOMBSTONE, TOPIC};
+use super::dead_letters::key_of;
+use super::message::{MESSAGE_ID, TIMESTAMP, TOMBSTONE, TOPIC};
 use crate::destination::parts::Failure;
+use crate::destination::parts::message_id::is_of_replayed;
 use crate::destination::published::{
     Found, Part, PublishedEvent, ReadError, ReadTopic, Reader, WantedRecords,
 };
@@ -123,14 +123,16 @@ impl Reader for StreamReader {
     }
 }
 
-/// The record's time, in milliseconds since 1970.
+/// The record's time, in milliseconds since 1970; `None`: it does not tell which messages came before it.
 fn ms(message: &Stored) -> Option<i64> {
+    if message.header(MESSAGE_ID).is_some_and(is_of_replayed) {
+        return None;
+    }
     message.header(TIMESTAMP)?.parse().ok()
 }
 
 fn event(message: &Stored) -> PublishedEvent {
-    let encoded = message.header(KEY_BASE64).and_then(|text| STANDARD.decode(text).ok());
-    let key = encoded.as_deref().or_else(|| message.header(KEY).map(str::as_bytes));
+    let key = key_of(message);
     let value = message.header(TOMBSTONE).is_none().then_some(&*message.data);
-    PublishedEvent::of(key, value, |name| message.header(name).map(str::as_bytes))
+    PublishedEvent::of(key.as_deref(), value, |name| message.header(name).map(str::as_bytes))
 }

@@ -155,7 +155,7 @@ impl Outlet for NatsSink {
             return Err(ProduceError::Broken(format!("{position} came after a later event")));
         }
         let id = chain.synced.writer.id(position);
-        let last = (chain.tail, chain.previous.as_deref());
+        let last = Some((chain.tail, chain.previous.as_deref()));
         let built = self.target.message((seq, record), Some(&id), last, &chain.synced.limits);
         let producer = &self.publisher.producer;
         let message = built.map_err(|refusal| refusing(producer.refused(record.topic, refusal)))?;
@@ -186,7 +186,8 @@ impl Outlet for NatsSink {
         self.publisher.connect();
         let Some(chain) = self.publisher.open() else { return Err(ProduceError::Full) };
         // Without an id: a cluster may remember that of a message which it does not store.
-        let built = self.target.message((seq, record), None, (NO_END, None), &chain.synced.limits);
+        let last = Some((NO_END, None));
+        let built = self.target.message((seq, record), None, last, &chain.synced.limits);
         let mut batch = Batch::new(chain.tail, position, Instant::now());
         let message = built.map_err(refusing)?;
         batch.push(message, position, record);

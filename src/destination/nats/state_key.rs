@@ -19,8 +19,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::api::{StreamInfo, compare_and_publish, create_bucket, last_of, stored, stream_info};
+use super::api::{
+    Stored, StreamInfo, compare_and_publish, create_bucket, last_of, stored, stream_info,
+};
 use super::config::{NatsConfig, bucket};
+use super::letters_key::LettersKey;
 use super::message::MESSAGE_ID;
 use crate::destination::parts::Failure;
 use crate::destination::parts::message_id::Writer;
@@ -300,28 +303,59 @@ pub(crate) async fn last_event(
     if end < after {
         return Err(replaced());
     }
-    if end == after {
+    // Behind an event that is known there may be replayed messages alone.
+    let least = if end < needed { after } else { needed };
+    let (at, found) = before_replayed(client, config, entry, (least, end)).await?;
+    if at == after {
         return if needed > after { Err(replaced()) } else { Ok(None) };
     }
-    match stored(client, name, json!({ "seq": end })).await? {
+    match found {
         Some(found) => {
             let position = found.header(MESSAGE_ID).and_then(|id| entry.writer().position(id));
             match position {
                 // It may have lost its newest messages: see `Entry::reached`.
-                Some(position) => Ok(Some(Last { seq: end, position })),
-                None if end < needed => Err(replaced()),
-                None => Err(foreign(name, end)),
+                Some(position) => Ok(Some(Last { seq: at, position })),
+                None if at < needed => Err(replaced()),
+                None => Err(foreign(name, at)),
             }
         }
-        None if end < needed => Err(replaced()),
+        None if at < needed => Err(replaced()),
         // It was removed: by its age, or by somebody.
-        None if known.is_some_and(|last| last.seq == end) => Ok(known),
+        None if known.is_some_and(|last| last.seq == at) => Ok(known),
         None => Err(Failure::Stream(format!(
-            "the last message of stream {name} ({end}) was removed before walpost had noted which \
+            "the last message of stream {name} ({at}) was removed before walpost had noted which \
              event it was: `walpost adopt --apply` continues behind it, and publishes events again \
              that were published behind the slot's position"
         ))),
     }
+}
+
+/// The last message from `least` to `end` that is not the one of a replayed dead letter; `None`: it was removed.
+async fn before_replayed(
+    client: &Client,
+    config: &NatsConfig,
+    entry: &Entry,
+    (least, end): (u64, u64),
+) -> Result<(u64, Option<Stored>), Failure> {
+    let (mut at, mut noted) = (end, None);
+    while at > entry.value.after {
+        let found = stored(client, &config.stream, json!({ "seq": at })).await?;
+        let id = found.as_ref().and_then(|found| found.header(MESSAGE_ID));
+        let is_replayed = id.is_some_and(|id| entry.writer().is_of_replayed(id));
+        if at <= least || found.is_some() && !is_replayed {
+            return Ok((at, found));
+        }
+        if noted.is_none() {
+            noted = Some(LettersKey::read(client, config).await?);
+        }
+        let before = noted.as_ref().and_then(|noted| noted.before_replayed(at));
+        match before {
+            Some(before) => at = before.max(least),
+            None if is_replayed => at -= 1,
+            None => return Ok((at, None)),
+        }
+    }
+    Ok((at, None))
 }
 
 /// Somebody else has published.

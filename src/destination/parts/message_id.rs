@@ -15,6 +15,9 @@ use crate::position::EventPosition;
 /// Bytes of the hash: enough to tell the slots of one organisation apart.
 const HASH_BYTES: usize = 8;
 
+/// What stands before the number of a dead letter.
+const REPLAYED: &str = "-replayed-";
+
 /// Whose messages they are, of one generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Writer(String);
@@ -35,6 +38,17 @@ impl Writer {
         format!("{self}-{position}")
     }
 
+    /// The id of the event of a dead letter, which the stream's message `seq` is, when it is published again.
+    pub(crate) fn id_of_replayed(&self, seq: u64) -> String {
+        format!("{self}{REPLAYED}{seq}")
+    }
+
+    /// Whether an id is such a one of the same owner, of whatever generation.
+    pub(crate) fn is_of_replayed(&self, id: &str) -> bool {
+        let owner = self.0.split('-').next().unwrap_or_default();
+        id.starts_with(owner) && is_of_replayed(id)
+    }
+
     /// The position in an id of this writer's; `None` for any other id.
     pub(crate) fn position(&self, id: &str) -> Option<EventPosition> {
         let rest = id.strip_prefix(&self.0)?;
@@ -46,6 +60,11 @@ impl fmt::Display for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// Whether an id is that of a dead letter's event that was published again, by whomever.
+pub(crate) fn is_of_replayed(id: &str) -> bool {
+    id.contains(REPLAYED)
 }
 
 /// The first bytes of a hash, as hexadecimal digits.

@@ -15,6 +15,7 @@ pub(crate) mod keyed;
 pub(crate) mod link;
 pub(crate) mod linked;
 pub(crate) mod message_id;
+pub(crate) mod progress;
 mod reread;
 pub(crate) mod roots;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]

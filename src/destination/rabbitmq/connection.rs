@@ -80,7 +80,7 @@ pub(crate) struct Inspection {
 /// Opens a channel for publishing to the exchange, which has to exist.
 pub(super) async fn open(config: &RabbitConfig) -> Result<Channel, Failure> {
     let opened = async {
-        let (mut wire, _, frame_max) = log_in(config).await?;
+        let (mut wire, _, frame_max) = log_in(config, HEARTBEAT).await?;
         open_channel(&mut wire, CHANNEL).await?;
         exchange_exists(&mut wire, config).await?;
         let select = confirm::AMQPMethod::Select(confirm::Select { nowait: false });
@@ -94,10 +94,22 @@ pub(super) async fn open(config: &RabbitConfig) -> Result<Channel, Failure> {
     config.url.answers(opened).await
 }
 
+/// Opens a channel for taking from the queue of dead letters. Returns how many it has.
+pub(super) async fn open_queue(config: &RabbitConfig) -> Result<(Channel, u32), Failure> {
+    let opened = async {
+        // Without heartbeats: nothing is read while a letter is published.
+        let (mut wire, _, frame_max) = log_in(config, Duration::ZERO).await?;
+        open_channel(&mut wire, CHANNEL).await?;
+        let count = queue_exists(&mut wire, CHANNEL, &config.dead_letters).await?;
+        Ok((Channel { wire, frame_max }, count))
+    };
+    config.url.answers(opened).await
+}
+
 /// Reads facts about the broker.
 pub(crate) async fn inspect(config: &RabbitConfig) -> Result<Inspection, Failure> {
     let asked = async {
-        let (mut wire, product, _) = log_in(config).await?;
+        let (mut wire, product, _) = log_in(config, HEARTBEAT).await?;
         // What does not exist closes its channel.
         open_channel(&mut wire, 1).await?;
         let exchange = exchange_exists(&mut wire, config).await;
@@ -109,7 +121,7 @@ pub(crate) async fn inspect(config: &RabbitConfig) -> Result<Inspection, Failure
             )?;
             open_channel(&mut wire, 2).await?;
         }
-        let dead_letters = queue_exists(&mut wire, channel, &config.dead_letters).await;
+        let dead_letters = queue_exists(&mut wire, channel, &config.dead_letters).await.map(drop);
         Ok(Inspection { product, exchange, dead_letters })
     };
     config.url.answers(asked).await
@@ -128,7 +140,10 @@ async fn dialled(config: &RabbitConfig) -> Result<Box<dyn Stream>, Failure> {
 
 /// Connects, logs in and opens the virtual host. Returns the broker's name and version too, and the
 /// size of a frame.
-async fn log_in(config: &RabbitConfig) -> Result<(Wire, String, usize), Failure> {
+async fn log_in(
+    config: &RabbitConfig,
+    heartbeat: Duration,
+) -> Result<(Wire, String, usize), Failure> {
     let url = &config.url;
     let mut wire = Wire::new(dialled(config).await?, url.address());
     wire.push(b"AMQP\x00\x00\x09\x01");
@@ -154,7 +169,7 @@ async fn log_in(config: &RabbitConfig) -> Result<(Wire, String, usize), Failure>
         0 => FRAME_MAX,
         max => max.clamp(FRAME_MIN, FRAME_MAX),
     };
-    let heartbeat = u16::try_from(HEARTBEAT.as_secs()).unwrap_or_default();
+    let heartbeat = u16::try_from(heartbeat.as_secs()).unwrap_or_default();
     let tune_ok = connection::TuneOk { channel_max: tune.channel_max, frame_max, heartbeat };
     wire.push_method(0, AMQPClass::Connection(connection::AMQPMethod::TuneOk(tune_ok)))?;
     let virtual_host = short(&config.vhost)?;
@@ -252,7 +267,12 @@ async fn exchange_exists(wire: &mut Wire, config: &RabbitConfig) -> Result<(), F
     .await
 }
 
-async fn queue_exists(wire: &mut Wire, channel: u16, name: &str) -> Result<(), Failure> {
+/// How many messages a queue has for the next consumer; an error if it does not exist.
+pub(super) async fn queue_exists(
+    wire: &mut Wire,
+    channel: u16,
+    name: &str,
+) -> Result<u32, Failure> {
     let declare = queue::AMQPMethod::Declare(queue::Declare {
         queue: short(name)?,
         passive: true,
@@ -263,13 +283,14 @@ async fn queue_exists(wire: &mut Wire, channel: u16, name: &str) -> Result<(), F
         arguments: FieldTable::default(),
     });
     wire.push_method(channel, AMQPClass::Queue(declare))?;
-    expect(wire, |class| {
-        matches!(class, AMQPClass::Queue(queue::AMQPMethod::DeclareOk(_))).then_some(())
+    expect(wire, |class| match class {
+        AMQPClass::Queue(queue::AMQPMethod::DeclareOk(found)) => Some(found.message_count),
+        _ => None,
     })
     .await
 }
 
-fn short(text: &str) -> Result<ShortString, Failure> {
+pub(super) fn short(text: &str) -> Result<ShortString, Failure> {
     ShortString::try_new(text).map_err(|error| Failure::Unusable(error.to_string()))
 }
 

@@ -44,9 +44,9 @@ const TIMESTAMP: u16 = 1 << 6;
 const PERSISTENT: u8 = 2;
 
 const TOPIC: &str = "walpost.topic";
-const KEY: &str = "walpost.key";
+pub(super) const KEY: &str = "walpost.key";
 const TIMESTAMP_MS: &str = "walpost.timestamp";
-const TOMBSTONE: &str = "walpost.tombstone";
+pub(super) const TOMBSTONE: &str = "walpost.tombstone";
 
 /// Headers by which RabbitMQ, or a plugin of it, routes or delays a message, and those that it adds
 /// itself, of which consumers read how often a message was delivered or why it was rejected

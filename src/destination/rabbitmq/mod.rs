@@ -22,6 +22,7 @@
 mod check;
 mod config;
 mod connection;
+mod dead_letters;
 mod failure;
 mod flow;
 mod link;
@@ -35,6 +36,7 @@ mod wire;
 
 use std::sync::Arc;
 
+use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
 use super::parts::settings::reread;
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::Config;
@@ -44,6 +46,7 @@ use crate::sink::BoxFuture;
 
 pub(crate) use config::RabbitConfig;
 pub(crate) use connection::{Inspection, inspect};
+use dead_letters::LettersOfQueue;
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;
@@ -73,6 +76,16 @@ impl Destination for RabbitMq {
 
     fn server(&self, config: &Config) -> Option<Server> {
         Some(rabbit_config(config).ok()?.url.server())
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        config: &'a Config,
+        at: &'a LettersAt,
+    ) -> Option<OpenLetters<'a>> {
+        Some(Box::pin(async move {
+            Ok(Box::new(LettersOfQueue::open(config, at).await?) as Box<dyn DeadLetters>)
+        }))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

@@ -5,14 +5,22 @@ use std::time::Instant;
 use redis::Cmd;
 
 use super::entry_id::EntryId;
-use super::script::add_hash;
+use super::script::{FIELDS_MAX, add_hash};
 use crate::destination::parts::link::Tally;
 use crate::ledger::Seq;
+use crate::outlet::{Ground, Refusal};
 use crate::record::{Names, Record};
 
 /// A batch of this many entries, or bytes, is sent at once.
 const ENTRIES_MAX: usize = 256;
 const BYTES_MAX: usize = 64 << 10;
+
+/// The size of a value that Redis accepts by default, in bytes: `proto-max-bulk-len`.
+pub(super) const VALUE_MAX: u64 = 512 << 20;
+
+/// The size of an entry that Redis stores, in bytes: `STREAM_LISTPACK_MAX_SIZE`, less what names and
+/// lengths take.
+const ENTRY_MAX: u64 = (1 << 30) - (1 << 20);
 
 /// The prefix of a header's field.
 pub(super) const HEADER: &str = "header:";
@@ -69,21 +77,7 @@ impl Batch {
     ) {
         let command = &mut self.command;
         command.arg(id.to_string()).arg(u8::from(is_dead_letter)).arg(fields(record));
-        command.arg("topic").arg(record.topic);
-        if let Some(key) = record.key {
-            command.arg("key").arg(key);
-        }
-        if let Some(value) = record.value {
-            command.arg("value").arg(value);
-        }
-        if let Some(timestamp) = record.timestamp_ms {
-            command.arg("timestamp").arg(timestamp);
-        }
-        for header in &record.headers {
-            if let Some(value) = &header.value {
-                command.arg(format!("{HEADER}{}", header.name)).arg(&**value);
-            }
-        }
+        add_fields(record, command);
         let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
         self.tally.add(seq, record.topic, bytes);
         self.bytes += record.bytes();
@@ -97,8 +91,52 @@ impl Batch {
     }
 }
 
+/// Adds the names and values of a record's entry.
+pub(super) fn add_fields(record: &Record<'_>, command: &mut Cmd) {
+    command.arg("topic").arg(record.topic);
+    if let Some(key) = record.key {
+        command.arg("key").arg(key);
+    }
+    if let Some(value) = record.value {
+        command.arg("value").arg(value);
+    }
+    if let Some(timestamp) = record.timestamp_ms {
+        command.arg("timestamp").arg(timestamp);
+    }
+    for header in &record.headers {
+        if let Some(value) = &header.value {
+            command.arg(format!("{HEADER}{}", header.name)).arg(&**value);
+        }
+    }
+}
+
+/// Why a record cannot be an entry, if a server accepts values of `value_max` bytes.
+pub(super) fn refusal(record: &Record<'_>, value_max: u64) -> Option<Refusal> {
+    let (bytes, total, fields) = (largest(record), record.bytes() as u64, fields(record));
+    let reason = if total > ENTRY_MAX {
+        format!(
+            "an entry of {total} bytes is larger than Redis stores (at most {ENTRY_MAX}): publish \
+             smaller events"
+        )
+    } else if bytes > value_max {
+        format!(
+            "a value of {bytes} bytes is larger than Redis accepts (at most {value_max}): raise \
+             proto-max-bulk-len, up to 512 MB, or publish smaller events"
+        )
+    } else if fields > FIELDS_MAX {
+        format!(
+            "it has {fields} names and values, and {FIELDS_MAX} are possible: use fewer headers"
+        )
+    } else {
+        return None;
+    };
+    let is_large = bytes > value_max || total > ENTRY_MAX;
+    let ground = if is_large { Ground::Size } else { Ground::Other };
+    Some(Refusal { ground, may_pass: false, reason })
+}
+
 /// The size of the largest value of a record's entry, in bytes.
-pub(super) fn largest(record: &Record<'_>) -> u64 {
+fn largest(record: &Record<'_>) -> u64 {
     let headers = record.headers.iter().filter_map(|header| header.value.as_ref());
     let headers = headers.map(|value| value.len());
     let own = [record.key, record.value].into_iter().flatten().map(<[u8]>::len);
@@ -106,7 +144,7 @@ pub(super) fn largest(record: &Record<'_>) -> u64 {
 }
 
 /// The number of names and values of a record's entry.
-pub(super) fn fields(record: &Record<'_>) -> usize {
+fn fields(record: &Record<'_>) -> usize {
     let optional = [record.key.is_some(), record.value.is_some(), record.timestamp_ms.is_some()];
     let headers = record.headers.iter().filter(|header| header.value.is_some()).count();
     2 * (1 + optional.into_iter().filter(|is_there| *is_there).count() + headers)

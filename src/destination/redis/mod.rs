@@ -19,6 +19,7 @@ mod batch;
 mod check;
 mod config;
 mod connection;
+mod dead_letters;
 mod entry_id;
 mod failure;
 mod inspect;
@@ -32,6 +33,7 @@ mod state;
 
 use std::sync::Arc;
 
+use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
 use super::parts::claims::Claims;
 use super::parts::settings::reread;
 use super::published::Published;
@@ -48,6 +50,7 @@ pub(super) use batch::tests::SAMPLE;
 pub(crate) use config::owner_key;
 pub(crate) use config::{RedisConfig, RedisSource};
 pub(crate) use connection::{Connection, connect};
+use dead_letters::LetterStream;
 pub(crate) use entry_id::EntryId;
 pub(crate) use inspect::{Inspection, REWRITE, inspect};
 pub(crate) use link::{lacks_replicas, ping};
@@ -99,6 +102,20 @@ impl Destination for Redis {
 
     fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
         Ok(Some(Box::new(Streams::new(redis_config(config)?))))
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        config: &'a Config,
+        at: &'a LettersAt,
+    ) -> Option<OpenLetters<'a>> {
+        Some(Box::pin(async move {
+            let mut redis = redis_config(config)?;
+            if let Some(from) = &at.from {
+                redis.dead_letters.clone_from(from);
+            }
+            Ok(Box::new(LetterStream::open(redis).await?) as Box<dyn DeadLetters>)
+        }))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

@@ -10,6 +10,7 @@ use super::connection::{Connection, connect};
 use super::entry_id::EntryId;
 use super::failure::NO_SUCH_KEY;
 use super::link::answered;
+use super::script::REPLAYED;
 use crate::destination::parts::Failure;
 use crate::destination::published::{
     Found, Part, PublishedEvent, ReadError, ReadTopic, Reader, WantedRecords,
@@ -20,10 +21,10 @@ const ENTRIES_MAX: usize = 1_000;
 const BYTES_MAX: usize = 4 << 20;
 
 /// Entries of the first answer: nothing is known of their size.
-const ENTRIES_FIRST: usize = 16;
+pub(super) const ENTRIES_FIRST: usize = 16;
 
 /// An entry: its id, names and values in turn.
-type Entry = (String, Vec<Vec<u8>>);
+pub(super) type Entry = (String, Vec<Vec<u8>>);
 
 /// The stream of events and that of dead letters.
 pub(super) struct Streams {
@@ -52,11 +53,11 @@ struct Reading {
 
 /// What Redis says of a stream (<https://redis.io/docs/latest/commands/xinfo-stream/>).
 #[derive(Debug, PartialEq, Eq)]
-struct StreamInfo {
-    length: u64,
+pub(super) struct StreamInfo {
+    pub(super) length: u64,
     /// `None`: it is empty.
     first: Option<EntryId>,
-    last: EntryId,
+    pub(super) last: EntryId,
     /// How many entries were ever added, and the highest id that `XDEL` has removed; `None`: the server is
     /// older than Redis 7, and does not say it.
     removals: Option<(u64, EntryId)>,
@@ -68,24 +69,38 @@ impl Streams {
         Self { config, wanted: WantedRecords::default(), connection: None, left: Vec::new() }
     }
 
-    /// `None`: there is no such stream.
-    async fn info(&self, stream: &str) -> Result<Option<StreamInfo>, ReadError> {
-        let mut info = redis::cmd("XINFO");
-        info.arg("STREAM").arg(stream);
-        match self.ask::<HashMap<String, Value>>(&info).await {
-            Ok(found) => Ok(Some(StreamInfo::of(found).ok_or_else(|| unexpected(stream))?)),
-            Err(Failure::Unusable(reason)) if reason.contains(NO_SUCH_KEY) => Ok(None),
-            Err(failure) => Err(failure.into()),
-        }
+    async fn info(&self, stream: &str) -> Result<Option<StreamInfo>, Failure> {
+        info(&self.config, self.connection()?, stream).await
     }
 
-    async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Failure> {
-        let connection = self.connection.as_ref();
-        let connection =
-            connection.ok_or_else(|| Failure::Unusable("it is not open".to_owned()))?;
-        let mut client = connection.client.clone();
-        answered(&self.config, async { Ok(command.query_async(&mut client).await?) }).await
+    fn connection(&self) -> Result<&Connection, Failure> {
+        self.connection.as_ref().ok_or_else(|| Failure::Unusable("it is not open".to_owned()))
     }
+}
+
+/// What Redis says of a stream; `None`: there is no such stream.
+pub(super) async fn info(
+    config: &RedisConfig,
+    connection: &Connection,
+    stream: &str,
+) -> Result<Option<StreamInfo>, Failure> {
+    let mut info = redis::cmd("XINFO");
+    info.arg("STREAM").arg(stream);
+    match ask::<HashMap<String, Value>>(config, connection, &info).await {
+        Ok(found) => Ok(Some(StreamInfo::of(found).ok_or_else(|| unexpected(stream))?)),
+        Err(Failure::Unusable(reason)) if reason.contains(NO_SUCH_KEY) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// The answer to a command.
+pub(super) async fn ask<T: redis::FromRedisValue>(
+    config: &RedisConfig,
+    connection: &Connection,
+    command: &redis::Cmd,
+) -> Result<T, Failure> {
+    let mut client = connection.client.clone();
+    answered(config, async { Ok(command.query_async(&mut client).await?) }).await
 }
 
 impl Reader for Streams {
@@ -123,7 +138,7 @@ impl Reader for Streams {
         let Some(mut reading) = self.left.pop() else { return Ok(None) };
         let mut range = redis::cmd("XREVRANGE");
         range.arg(&reading.name).arg(&reading.end).arg("-").arg("COUNT").arg(reading.count);
-        let entries: Vec<Entry> = self.ask(&range).await?;
+        let entries: Vec<Entry> = ask(&self.config, self.connection()?, &range).await?;
         let mut part = Part::default();
         let is_full = entries.len() == reading.count;
         if let Some(oldest) = entries.last() {
@@ -148,8 +163,11 @@ impl Reader for Streams {
 }
 
 impl Reading {
-    /// The entry's time, in milliseconds since 1970.
+    /// The entry's time, in milliseconds since 1970; `None`: it does not tell which entries were added before.
     fn ms(&self, entry: &Entry) -> Option<i64> {
+        if field(entry, REPLAYED).is_some() {
+            return None;
+        }
         if self.has_clock_ids {
             return i64::try_from(EntryId::from_text(&entry.0)?.high()).ok();
         }
@@ -200,7 +218,7 @@ impl StreamInfo {
 }
 
 /// How many entries to ask for after these.
-fn next_count(entries: &[Entry]) -> usize {
+pub(super) fn next_count(entries: &[Entry]) -> usize {
     let bytes: usize = entries.iter().flat_map(|(_, fields)| fields).map(Vec::len).sum();
     let room = entries.len().saturating_mul(BYTES_MAX) / bytes.max(1);
     room.clamp(1, ENTRIES_MAX).min(entries.len() * 4)
@@ -211,7 +229,7 @@ fn event(entry: &Entry) -> PublishedEvent {
     PublishedEvent::of(field(entry, "key"), field(entry, "value"), header)
 }
 
-fn field<'a>((_, fields): &'a Entry, name: &str) -> Option<&'a [u8]> {
+pub(super) fn field<'a>((_, fields): &'a Entry, name: &str) -> Option<&'a [u8]> {
     let pair = fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes())?;
     Some(&pair[1])
 }

@@ -22,7 +22,7 @@
 use std::sync::LazyLock;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Script, Value};
+use redis::{Cmd, Script, Value};
 
 use super::config::{RedisConfig, owner_key};
 use super::entry_id::EntryId;
@@ -45,6 +45,14 @@ local function top(key)
   for i = 1, #info, 2 do
     if info[i] == 'last-generated-id' then return info[i + 1] end
   end
+end
+";
+
+/// The id behind another one: it may be that of an event that is still to come.
+const BEHIND: &str = "
+local function behind(id)
+  local high, low = string.match(id, '^(%d+)-(%d+)$')
+  return high .. '-' .. string.format('%.0f', tonumber(low) + 1)
 end
 ";
 
@@ -119,7 +127,8 @@ return {'ok', found, h[2], h[3], h[4]}
 
 /// KEYS: stream, state key, stream of dead letters. ARGV: writer, the id of the event before the
 /// first entry, `MAXLEN` or the empty text, then for each entry: its id, 1 for a dead letter, the
-/// number of names and values, and these. Returns how many were added, and why not all.
+/// number of names and values, and these. Returns how many were added, and why not all. The id of an
+/// entry is another one if a replayed dead letter has it: `last` has that of the event all the same.
 const ADD: &str = "
 local pcall, unpack, type, tonumber = redis.pcall, unpack, type, tonumber
 local ARGV, stream, maxlen = ARGV, KEYS[1], ARGV[3]
@@ -130,24 +139,55 @@ local found = top(stream)
 if type(found) == 'table' then return found end
 if found ~= h[3] then return {0, 'top', found, h[3]} end
 local last, top, n, i, err = h[2], h[3], 0, 4, ''
+local function add(id, from, to)
+  if maxlen == '' then return pcall('XADD', stream, 'NOMKSTREAM', id, unpack(ARGV, from, to)) end
+  return pcall('XADD', stream, 'NOMKSTREAM', 'MAXLEN', '~', maxlen, id, unpack(ARGV, from, to))
+end
 while ARGV[i] do
   local id, dead, count, r = ARGV[i], ARGV[i + 1] == '1', tonumber(ARGV[i + 2]), nil
+  local at = id
   i = i + 3
   if dead then
     r = pcall('XADD', KEYS[3], '*', unpack(ARGV, i, i + count - 1))
-  elseif maxlen == '' then
-    r = pcall('XADD', stream, 'NOMKSTREAM', id, unpack(ARGV, i, i + count - 1))
   else
-    r = pcall('XADD', stream, 'NOMKSTREAM', 'MAXLEN', '~', maxlen, id,
-      unpack(ARGV, i, i + count - 1))
+    r = add(at, i, i + count - 1)
+    if type(r) == 'table' and string.find(r.err, 'equal or smaller', 1, true) then
+      at = behind(top)
+      r = add(at, i, i + count - 1)
+    end
   end
   if type(r) == 'table' then err = r.err break end
   if not r then err = 'gone' break end
-  if not dead then top = id end
+  if not dead then top = at end
   last, n, i = id, n + 1, i + count
 end
 if n > 0 then redis.call('HSET', KEYS[2], 'last', last, 'top', top) end
 return {n, err}
+";
+
+/// KEYS: stream, state key, stream of dead letters. ARGV: the id of a dead letter, `MAXLEN` or the empty
+/// text, names and values of its event's entry. Moves it to the stream, unless it is gone.
+const MOVE: &str = "
+local h = redis.call('HGET', KEYS[2], 'top')
+if not h then return {'none'} end
+local found = top(KEYS[1])
+if type(found) == 'table' then return found end
+if found ~= h then return {'top', found, h} end
+if #redis.call('XRANGE', KEYS[3], ARGV[1], ARGV[1]) == 0 then return {'taken'} end
+-- A right that is missing is noticed before anything is changed.
+redis.call('HSET', KEYS[2], 'top', h)
+redis.call('XDEL', KEYS[3], '0-1')
+local id, r = behind(h), nil
+if ARGV[2] == '' then
+  r = redis.pcall('XADD', KEYS[1], 'NOMKSTREAM', id, unpack(ARGV, 3))
+else
+  r = redis.pcall('XADD', KEYS[1], 'NOMKSTREAM', 'MAXLEN', '~', ARGV[2], id, unpack(ARGV, 3))
+end
+if type(r) == 'table' then return {'refused', r.err} end
+if not r then return {'gone'} end
+redis.call('HSET', KEYS[2], 'top', id)
+redis.call('XDEL', KEYS[3], ARGV[1])
+return {'ok'}
 ";
 
 /// How many names and values an entry may have: Lua puts them on its stack, which has 8000 places.
@@ -156,7 +196,8 @@ pub(super) const FIELDS_MAX: usize = 7000;
 static SCRIPTS: LazyLock<[Script; 5]> = LazyLock::new(|| {
     let with_top = |code: &str| Script::new(&format!("{TOP}{code}"));
     let write = format!("{LESS}{WRITE}");
-    [with_top(OPEN), with_top(ADOPT), with_top(&write), with_top(SYNC), with_top(ADD)]
+    let add = format!("{BEHIND}{ADD}");
+    [with_top(OPEN), with_top(ADOPT), with_top(&write), with_top(SYNC), with_top(&add)]
 });
 
 /// The script that adds entries, by its hash.
@@ -338,6 +379,51 @@ pub(super) async fn sync(
     let (generation, last, top) = parsed(&generation, &last, &top)?;
     check_top(&config.stream, top, EntryId::from_text(&found))?;
     Ok((generation, last))
+}
+
+/// The field that an entry has which was a dead letter.
+pub(super) const REPLAYED: &str = "replayed";
+
+/// What became of a dead letter.
+pub(super) enum Moved {
+    /// It is in the stream of events, and no dead letter any more.
+    Done,
+    /// It was no dead letter any more: another replay has moved it.
+    Taken,
+}
+
+/// Moves the dead letter with this id to the stream, as an entry that has also what `add_fields` adds.
+pub(super) async fn move_letter(
+    client: &mut MultiplexedConnection,
+    config: &RedisConfig,
+    letter: &str,
+    add_fields: impl FnOnce(&mut Cmd),
+) -> Result<Moved, Failure> {
+    let (stream, mut command) = (&config.stream, redis::cmd("EVAL"));
+    command
+        .arg(format!("{TOP}{BEHIND}{MOVE}"))
+        .arg(3)
+        .arg(stream)
+        .arg(owner_key(stream))
+        .arg(&config.dead_letters)
+        .arg(letter)
+        .arg(config.maxlen.map_or_else(String::new, |maxlen| maxlen.to_string()));
+    command.arg(REPLAYED).arg("true");
+    add_fields(&mut command);
+    let result: Vec<String> = command.query_async(client).await?;
+    let result: Vec<_> = result.iter().map(String::as_str).collect();
+    Err(match result.as_slice() {
+        ["ok"] => return Ok(Moved::Done),
+        ["taken"] => return Ok(Moved::Taken),
+        ["none"] => Failure::Unusable(format!(
+            "there is no state key {}: let `walpost run` publish to the stream first",
+            owner_key(stream)
+        )),
+        ["top", found, top] => moved(stream, found, top),
+        ["gone"] => gone(stream),
+        ["refused", reply] => Failure::of_entry(reply, 0),
+        _ => unexpected(),
+    })
 }
 
 /// The outcome of a batch of `count` entries.

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::batch::{Batch, Keys, fields, largest};
+use super::batch::{Batch, Keys, VALUE_MAX, refusal};
 use super::config::{RedisConfig, RedisSource, owner_key};
 use super::entry_id::EntryId;
 use super::link::{RedisLink, Synced};
-use super::script::FIELDS_MAX;
 use crate::destination::parts::Failure;
 use crate::destination::parts::claims::Claims;
 use crate::destination::parts::link::{Event, Producer};
 use crate::destination::parts::linked::{Linked, Publisher};
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
-use crate::outlet::{Ground, Outlet, ProduceError, Refusal};
+use crate::outlet::{Outlet, ProduceError};
 use crate::position::EventPosition;
 use crate::record::Record;
 use crate::sink::{Condition, Peer, SinkError};
@@ -27,13 +26,6 @@ pub(super) const REDIS: Peer = Peer {
     credentials: "user and password in redis.url",
     has_lanes: false,
 };
-
-/// The size of a value that Redis accepts by default, in bytes: `proto-max-bulk-len`.
-const VALUE_MAX: u64 = 512 << 20;
-
-/// The size of an entry that Redis stores, in bytes: `STREAM_LISTPACK_MAX_SIZE`, less what names and
-/// lengths take.
-const ENTRY_MAX: u64 = (1 << 30) - (1 << 20);
 
 /// A stream on a Redis server.
 pub(crate) struct RedisSink {
@@ -99,31 +91,6 @@ impl RedisSink {
         }
         self.publisher.failed(failure, &self.keys.stream);
     }
-
-    /// Why a record cannot be an entry.
-    fn refusal(&self, (bytes, total): (u64, u64), fields: usize) -> Option<Refusal> {
-        let is_large = bytes > self.value_max || total > ENTRY_MAX;
-        let reason = if total > ENTRY_MAX {
-            format!(
-                "an entry of {total} bytes is larger than Redis stores (at most {ENTRY_MAX}): publish \
-                 smaller events"
-            )
-        } else if bytes > self.value_max {
-            format!(
-                "a value of {bytes} bytes is larger than Redis accepts (at most {}): raise \
-                 proto-max-bulk-len, up to 512 MB, or publish smaller events",
-                self.value_max
-            )
-        } else if fields > FIELDS_MAX {
-            format!(
-                "it has {fields} names and values, and {FIELDS_MAX} are possible: use fewer headers"
-            )
-        } else {
-            return None;
-        };
-        let ground = if is_large { Ground::Size } else { Ground::Other };
-        Some(Refusal { ground, may_pass: false, reason })
-    }
 }
 
 impl Outlet for RedisSink {
@@ -146,8 +113,7 @@ impl Outlet for RedisSink {
         if id <= chain.tail {
             return Err(ProduceError::Broken(format!("{position} came after a later event")));
         }
-        let bytes = (largest(record), record.bytes() as u64);
-        if let Some(refusal) = self.refusal(bytes, fields(record)) {
+        if let Some(refusal) = refusal(record, self.value_max) {
             let refusal = self.publisher.producer.refused(record.topic, refusal);
             return Err(ProduceError::Refused(refusal));
         }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use aws_config::BehaviorVersion;
 use aws_sdk_sqs::Client;
+use aws_sdk_sqs::config::http::HttpResponse;
 use aws_sdk_sqs::config::retry::RetryConfig;
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
 use aws_sdk_sqs::config::{
     Builder, ProvideCredentials as _, Region, SharedHttpClient, StalledStreamProtectionConfig,
 };
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::{MessageAttributeValue, QueueAttributeName, SendMessageBatchRequestEntry};
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
@@ -161,6 +163,57 @@ impl Connection {
             set(failed.id(), of_entry(failed, address));
         }
         Ok(verdicts)
+    }
+}
+
+/// How long a dead letter that was taken is hidden from others: longer than it takes to publish it.
+const HIDDEN_SECONDS: i32 = 90;
+
+/// How long SQS looks for a message before it says that there is none, in seconds.
+const WAIT_SECONDS: i32 = 3;
+
+impl Connection {
+    /// Takes a message from the queue of dead letters, which is hidden from others then; `None`: there is none.
+    pub(super) async fn receive(&self) -> Result<Option<aws_sdk_sqs::types::Message>, Failure> {
+        let request = self.client.receive_message().queue_url(self.letters()?);
+        let answer = request
+            .max_number_of_messages(1)
+            .wait_time_seconds(WAIT_SECONDS)
+            .visibility_timeout(HIDDEN_SECONDS)
+            .message_attribute_names("All")
+            .send()
+            .await;
+        let answer = answer.map_err(|error| self.failure(&error))?;
+        Ok(answer.messages.and_then(|mut messages| messages.pop()))
+    }
+
+    /// Removes a dead letter that was taken.
+    pub(super) async fn delete(&self, receipt: &str) -> Result<(), Failure> {
+        let request = self.client.delete_message().queue_url(self.letters()?);
+        let answer = request.receipt_handle(receipt).send().await;
+        answer.map(drop).map_err(|error| self.failure(&error))
+    }
+
+    /// Makes a dead letter that was taken visible to others again.
+    pub(super) async fn give_back(&self, receipt: &str) -> Result<(), Failure> {
+        let request = self.client.change_message_visibility().queue_url(self.letters()?);
+        let answer = request.receipt_handle(receipt).visibility_timeout(0).send().await;
+        answer.map(drop).map_err(|error| self.failure(&error))
+    }
+
+    fn letters(&self) -> Result<&str, Failure> {
+        let missing = || Failure::Unusable("sqs.dead_letter_queue_url is not set".to_owned());
+        Ok(self.config.dead_letter_queue.as_ref().ok_or_else(missing)?.as_str())
+    }
+
+    fn failure<E>(&self, error: &SdkError<E, HttpResponse>) -> Failure
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        match of_request(error, self.config.endpoint.address()) {
+            Rejection::Failure { failure, .. } => failure,
+            Rejection::Suspect(refusal) => Failure::Unusable(refusal.reason),
+        }
     }
 }
 

@@ -42,14 +42,14 @@ const GROUP_MAX: usize = 128;
 pub(super) const TEXT_TYPE: &str = "String";
 
 const TOPIC: &str = "walpost.topic";
-const KEY: &str = "walpost.key";
+pub(super) const KEY: &str = "walpost.key";
 /// A key that is not text.
-const KEY_BASE64: &str = "walpost.key.base64";
+pub(super) const KEY_BASE64: &str = "walpost.key.base64";
 const TIMESTAMP: &str = "walpost.timestamp";
 /// What the value is, where the body is not the value itself.
-const BODY: &str = "walpost.body";
+pub(super) const BODY: &str = "walpost.body";
 /// Headers that are not attributes: pairs of name and value, in JSON.
-const HEADERS: &str = "walpost.headers";
+pub(super) const HEADERS: &str = "walpost.headers";
 
 /// The body where there is no value, or an empty one.
 const NO_VALUE: &str = "null";

@@ -13,6 +13,7 @@
 mod check;
 mod client;
 mod config;
+mod dead_letters;
 mod message;
 mod schedule;
 pub(super) mod settings;
@@ -23,6 +24,7 @@ mod worker;
 
 use std::sync::Arc;
 
+use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
 use super::parts::settings::reread;
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::Config;
@@ -33,6 +35,7 @@ use crate::sink::BoxFuture;
 pub(crate) use client::{Connection, QueueAttributes};
 pub(crate) use config::QueueKind;
 pub(crate) use config::SqsConfig;
+use dead_letters::LettersOfQueue;
 pub(super) use message::NAMES;
 #[cfg(test)]
 pub(super) use message::tests::SAMPLE;
@@ -65,6 +68,16 @@ impl Destination for Sqs {
         let (address, hosts) = (found.queue.to_string(), vec![found.endpoint.host().to_owned()]);
         // Requests are signed.
         Some(Server { address, hosts, is_exposed: false })
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        config: &'a Config,
+        at: &'a LettersAt,
+    ) -> Option<OpenLetters<'a>> {
+        Some(Box::pin(async move {
+            Ok(Box::new(LettersOfQueue::open(config, at).await?) as Box<dyn DeadLetters>)
+        }))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

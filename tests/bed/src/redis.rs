@@ -319,6 +319,8 @@ fn record(offset: i64, entry: Entry) -> Consumed {
             "key" => record.key = Some(value),
             "value" => record.value = Some(value),
             "timestamp" => record.timestamp_ms = text(value).parse().ok(),
+            // It was a dead letter.
+            "replayed" => {}
             other => {
                 let name = other.strip_prefix(HEADER).unwrap_or_else(|| panic!("field {other}"));
                 record.headers.push((name.to_owned(), Some(value)));

@@ -6,6 +6,7 @@
 
 mod blame;
 mod consumers;
+mod dead_letters;
 mod http;
 mod kills;
 mod maxima;

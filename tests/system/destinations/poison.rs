@@ -39,6 +39,12 @@ pub trait Poisonous: Destination {
     /// Whether all events have one order, and not those of a key alone.
     const HAS_ONE_ORDER: bool = Self::HAS_POSITION;
 
+    /// Whether letters of a key are given out behind one that is kept.
+    const GIVES_OUT_LETTERS_BEHIND: bool = true;
+
+    /// Makes the place of the dead letters.
+    async fn make_letters(&self) {}
+
     /// The dead letters, if they can be read.
     async fn letters(&self) -> Vec<Consumed> {
         Vec::new()

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tempfile::NamedTempFile;
-use walpost_bed::fixture::{SHORT_TIMEOUT, stop};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, stop};
 use walpost_bed::{CertificateAuthority, SinkFixture};
 
 use crate::promise::{Destination, cases};
@@ -104,4 +104,18 @@ async fn user_with_the_documented_rights_is_enough_and_its_password_is_never_sho
         "{said}"
     );
     assert_no_error(fixture).await;
+    if D::HAS_POSITION {
+        operators_commands_need_no_more(fixture).await;
+    }
+}
+
+async fn operators_commands_need_no_more<D: Destination>(fixture: &D) {
+    fixture.configure("record.topics_allowed = ['x']\npoison.invalid_topic = 'dead_letter'\n");
+    let walpost = fixture.run().await;
+    fixture.insert(3, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    fixture.configure("");
+    let (code, said) = fixture.ended("replay-dead-letters", &[]).await;
+    assert!(code == Some(0) && said.contains("replayed 3,"), "{said}");
 }

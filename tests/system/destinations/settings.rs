@@ -45,7 +45,6 @@ async fn commands_for_other_destinations_say_so<D: Destination>(fixture: &mut D)
         assert!(said.contains(&format!("{part} sink.kind = \"{kind}\"")), "{name}: {said}");
     };
     refused("prune", &["--older-than", "7d"], "does not support").await;
-    refused("replay-dead-letters", &[], "does not support").await;
     if !D::HAS_POSITION {
         let position = ["--position", "0000000001926E68/00000002", "--read-topic", "x"];
         for (name, arguments) in

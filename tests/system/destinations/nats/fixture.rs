@@ -28,7 +28,8 @@ const PERMISSIONS: &str = r#"{
   publish: ["outbox.>", "walpost.dead-letter", "$JS.API.INFO",
             "$JS.API.STREAM.INFO.orders", "$JS.API.STREAM.MSG.GET.orders",
             "$JS.API.STREAM.INFO.KV_walpost_orders", "$JS.API.STREAM.MSG.GET.KV_walpost_orders",
-            "$JS.API.STREAM.CREATE.KV_walpost_orders", "$KV.walpost_orders.position"]
+            "$JS.API.STREAM.CREATE.KV_walpost_orders", "$KV.walpost_orders.position",
+            "$KV.walpost_orders.letters"]
   subscribe: ["_INBOX.>"]
 }"#;
 

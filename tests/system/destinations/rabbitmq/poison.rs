@@ -7,6 +7,10 @@ use crate::poison::{Poison, Poisonous};
 use crate::promise::Promise as _;
 
 impl Poisonous for RabbitFixture {
+    async fn make_letters(&self) {
+        self.rabbit.queue(&self.letters, &[]).await;
+    }
+
     const POISON: &[Poison] = &[
         Poison {
             row: "(aggregate_type, aggregate_id, event_type) VALUES ('order', 'nowhere', 'bad')",
@@ -119,4 +123,28 @@ async fn dead_letters_go_to_their_queue_once_it_exists() {
     assert_eq!(ids.len(), 2, "{letters:?}");
     assert!(letters.iter().all(|letter| letter.header("walpost.cause") == Some("missing_topic")));
     stop(walpost).await;
+}
+
+/// RabbitMQ gives no reason why no queue takes a message: the letters behind it are published all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn letter_that_no_queue_takes_stays_one_and_blocks_no_other() {
+    let fixture =
+        RabbitFixture::poisoned().await.configured("poison.missing_topic = 'dead_letter'\n");
+    fixture.make_letters().await;
+    let postgres = &fixture.inner.postgres;
+    for key in ["nowhere", "elsewhere"] {
+        postgres.execute(&insert_of(key, "{}")).await;
+    }
+    let walpost = fixture.run().await;
+    // What shows that these are at fault.
+    fixture.insert(3, 3).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    let queue = fixture.queue(0);
+    fixture.rabbit.bind(&queue, &fixture.exchange, "elsewhere").await;
+    let (code, said) = fixture.ended("replay-dead-letters", &[]).await;
+    assert!(code == Some(4) && said.contains("replayed 1, still poison 1,"), "{said}");
+    fixture.rabbit.bind(&queue, &fixture.exchange, "nowhere").await;
+    let (code, said) = fixture.ended("replay-dead-letters", &[]).await;
+    assert!(code == Some(0) && said.contains("replayed 1, still poison 0,"), "{said}");
 }

@@ -19,7 +19,7 @@ pub const KEY: &str = "walpost:{orders}";
 
 /// What the page lists, for a user of walpost's own.
 const RULES: &str = "on >s3cret ~orders ~walpost.dead-letter ~walpost:{orders} resetchannels -@all +evalsha +eval \
-                     +script|load +xadd +xrevrange +xinfo|stream +xgroup|create +xgroup|destroy +hget \
+                     +script|load +xadd +xrevrange +xrange +xdel +xinfo|stream +xgroup|create +xgroup|destroy +hget \
                      +hmget +hset +hdel +ping +wait +hello +auth +select";
 
 pub struct RedisFixture {

@@ -42,6 +42,8 @@ impl Poisonous for SqsFixture {
         },
     ];
 
+    const GIVES_OUT_LETTERS_BEHIND: bool = false;
+
     async fn letters(&self) -> Vec<Consumed> {
         self.elasticmq.records(&self.letters).await
     }

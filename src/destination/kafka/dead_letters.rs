@@ -1,21 +1,31 @@
 //! Reads the dead-letter topic, from the first unprocessed dead letter to the end at the start of
-//! the replay, and commits the progress for a consumer group.
+//! the replay, and commits the progress for a consumer group. Nothing is deleted from the topic.
 //!
 //! It does not join the group: partitions are assigned manually, so a start waits for no rebalance.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{Message as _, OwnedMessage};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::timeout;
 
-use super::ReplayError;
-use super::progress::Progress;
-use crate::destination::kafka::{self, Callbacks, KafkaConfig};
+use super::{Callbacks, KafkaConfig, KafkaSink, MetadataClient, kafka};
+use crate::config::Config;
+use crate::destination::dead_letters::{
+    DeadLetters, LetterStore, LettersAt, LettersError, OneAtATime, Passed, PutBack, StoredLetter,
+};
+use crate::destination::parts::Failure;
+use crate::destination::parts::progress::Progress;
+use crate::position::EventPosition;
+use crate::record::Record;
+
+/// The default consumer group.
+const GROUP: &str = "walpost-replay-dead-letters";
 
 /// Timeout for each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,14 +43,17 @@ const PREFETCH: [(&str, &str); 2] =
 /// How long to wait for the next record before the end of a partition.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A consumer of the unprocessed dead letters.
-pub(crate) struct DeadLetterConsumer {
+/// A consumer of the unprocessed dead letters, and a producer.
+struct DeadLetterTopic {
     consumer: StreamConsumer<Callbacks>,
+    producer: OneAtATime,
     topic: String,
     group: String,
     partitions: BTreeMap<i32, Partition>,
     /// The offsets that this process last read or committed.
     committed: Committed,
+    /// Partition and offset of what was read last.
+    last: (i32, i64),
 }
 
 /// Offset and metadata of each partition.
@@ -55,18 +68,36 @@ struct Partition {
     end: i64,
 }
 
-impl DeadLetterConsumer {
-    /// Opens the topic, and reads the group's progress.
-    pub(crate) fn open(kafka: &KafkaConfig, topic: &str, group: &str) -> Result<Self, ReplayError> {
+/// Opens the topic, and reads the group's progress.
+pub(super) fn open(config: &Config, at: &LettersAt) -> Result<Box<dyn DeadLetters>, LettersError> {
+    let mut kafka = kafka(config);
+    MetadataClient::open(&kafka)?.reach(REQUEST_TIMEOUT).map_err(|failure| {
+        if failure.is_refused_login() {
+            let reason = failure.into_reason();
+            Failure::Unauthenticated(format!("the credentials are refused: {reason}"))
+        } else {
+            Failure::Unreachable(format!("Kafka cannot be reached: {}", failure.into_reason()))
+        }
+    })?;
+    let topic = at.from.as_ref().unwrap_or(&config.poison.dead_letter_topic);
+    let group = at.group.as_deref().unwrap_or(GROUP);
+    // Each record is sent separately.
+    for (name, value) in [("linger.ms", "0"), ("batch.size", "1")] {
+        kafka.properties.insert(name.to_owned(), value.to_owned());
+    }
+    Ok(Box::new(DeadLetterTopic::open(&kafka, topic, group)?))
+}
+
+impl DeadLetterTopic {
+    fn open(kafka: &KafkaConfig, topic: &str, group: &str) -> Result<Self, LettersError> {
         let failed = |what: &str, error: KafkaError| {
-            let code = error.rdkafka_error_code();
-            ReplayError::Reading(format!("{what}: {}", with_fix(&error, code, topic, group)))
+            Failure::Unusable(format!("{what}: {}", with_fix(&error, topic, group)))
         };
-        let consumer = kafka::partition_consumer(kafka, group, &PREFETCH)
-            .map_err(|error| ReplayError::Sink(error.into()))?;
-        let numbers = kafka::partitions_of(&consumer, topic, REQUEST_TIMEOUT)
+        let consumer = super::partition_consumer(kafka, group, &PREFETCH)
+            .map_err(|error| LettersError::Client(error.into()))?;
+        let numbers = super::partitions_of(&consumer, topic, REQUEST_TIMEOUT)
             .map_err(|error| failed("asking for the topic's partitions", error))?
-            .ok_or_else(|| ReplayError::NoTopic { topic: topic.to_owned() })?;
+            .ok_or_else(|| LettersError::Nowhere(format!("topic {topic}")))?;
         let committed = committed(&consumer, topic, numbers.into_iter())
             .map_err(|error| failed("asking how far it was read", error))?;
         let mut partitions = BTreeMap::new();
@@ -96,28 +127,44 @@ impl DeadLetterConsumer {
         consumer.assign(&list).map_err(|error| failed("beginning to read", error))?;
         Ok(Self {
             consumer,
+            producer: OneAtATime::new(KafkaSink::new(kafka, Arc::default())?),
             topic: topic.to_owned(),
             group: group.to_owned(),
             partitions,
             committed,
+            last: (0, 0),
         })
     }
 
-    /// The next unprocessed record; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<OwnedMessage>, ReplayError> {
+    /// Records what was read last as processed.
+    fn done(&mut self) {
+        let (partition, offset) = self.last;
+        if let Some(partition) = self.partitions.get_mut(&partition) {
+            partition.progress.add(offset..offset + 1);
+        }
+    }
+
+    fn failed(&self, what: &str, error: &KafkaError) -> LettersError {
+        Failure::Unusable(format!("{what}{}", with_fix(error, &self.topic, &self.group))).into()
+    }
+}
+
+impl LetterStore for DeadLetterTopic {
+    async fn take(&mut self) -> Result<Option<StoredLetter>, LettersError> {
         while !self.partitions.values().all(Partition::is_read) {
             let received = timeout(IDLE_TIMEOUT, self.consumer.recv()).await.map_err(|_| {
                 let topic = &self.topic;
-                ReplayError::Reading(format!(
+                Failure::Unusable(format!(
                     "topic {topic}: nothing was received for {IDLE_TIMEOUT:?}"
                 ))
             })?;
             match received {
                 Ok(message) => {
-                    let offset = message.offset();
-                    let partition = self.partitions.get_mut(&message.partition());
-                    if partition.is_some_and(|partition| partition.takes(offset)) {
-                        return Ok(Some(message.detach()));
+                    let at = (message.partition(), message.offset());
+                    let partition = self.partitions.get_mut(&at.0);
+                    if partition.is_some_and(|partition| partition.takes(at.1)) {
+                        self.last = at;
+                        return Ok(Some(stored(&message)));
                     }
                 }
                 Err(KafkaError::PartitionEOF(number)) => {
@@ -125,44 +172,51 @@ impl DeadLetterConsumer {
                         partition.ended();
                     }
                 }
-                Err(error) if kafka::is_reconnecting(&error, self.consumer.context()) => {
+                Err(error) if super::is_reconnecting(&error, self.consumer.context()) => {
                     tracing::debug!(%error, "the dead-letter topic cannot be read for now");
                 }
                 // By default the replay fails, which loses nothing: the next replay reads
                 // unprocessed dead letters again.
-                Err(error) => {
-                    let code = error.rdkafka_error_code();
-                    let text = with_fix(&error, code, &self.topic, &self.group);
-                    return Err(ReplayError::Reading(text));
-                }
+                Err(error) => return Err(self.failed("", &error)),
             }
         }
         Ok(None)
     }
 
-    /// Whether another dead letter of that partition can be recorded as processed.
-    pub(crate) fn has_room(&self, partition: i32) -> bool {
-        self.partitions.get(&partition).is_none_or(|partition| partition.progress.has_room())
+    async fn put_back(
+        &mut self,
+        position: EventPosition,
+        record: &Record<'_>,
+    ) -> Result<PutBack, LettersError> {
+        let (partition, offset) = self.last;
+        let place = place(partition, offset);
+        let partition = self.partitions.get(&partition);
+        if partition.is_some_and(|partition| !partition.progress.has_room()) {
+            return Err(LettersError::Scattered { place });
+        }
+        let refused = self.producer.deliver((position, record), &place).await?;
+        crate::crash_points::point!("replayed");
+        Ok(match refused {
+            None => {
+                self.done();
+                PutBack::Published
+            }
+            Some(refusal) => PutBack::Refused(refusal),
+        })
     }
 
-    /// Records a dead letter as processed.
-    pub(crate) fn done(&mut self, partition: i32, offset: i64) {
-        if let Some(partition) = self.partitions.get_mut(&partition) {
-            partition.progress.add(offset..offset + 1);
-        }
+    async fn processed(&mut self, _what: Passed) -> Result<(), LettersError> {
+        self.done();
+        Ok(())
     }
 
     /// Commits the progress, even if it has not changed: brokers expire old commits
     /// (`offsets.retention.minutes`).
-    pub(crate) fn commit(&mut self) -> Result<(), ReplayError> {
-        let failed = |error: KafkaError| {
-            let code = error.rdkafka_error_code();
-            let text = with_fix(&error, code, &self.topic, &self.group);
-            ReplayError::Reading(format!("committing what is done: {text}"))
-        };
+    async fn store_progress(&mut self) -> Result<(), LettersError> {
+        let failed = |error: KafkaError| self.failed("committing what is done: ", &error);
         let numbers = self.partitions.keys().copied();
         if committed(&self.consumer, &self.topic, numbers).map_err(failed)? != self.committed {
-            return Err(ReplayError::Another { group: self.group.clone() });
+            return Err(LettersError::Another(format!("the group {}", self.group)));
         }
         let mut list = TopicPartitionList::new();
         let mut ours = Committed::new();
@@ -181,6 +235,24 @@ impl DeadLetterConsumer {
         self.committed = ours;
         Ok(())
     }
+}
+
+/// The record with its place.
+fn stored(message: &BorrowedMessage<'_>) -> StoredLetter {
+    let bytes = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
+    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+    let headers = headers.filter_map(|header| Some((header.key.to_owned(), bytes(header.value)?)));
+    StoredLetter {
+        place: place(message.partition(), message.offset()),
+        lane: message.partition(),
+        key: bytes(message.key()),
+        value: bytes(message.payload()),
+        headers: headers.collect(),
+    }
+}
+
+fn place(partition: i32, offset: i64) -> String {
+    format!("{partition}/{offset}")
 }
 
 impl Partition {
@@ -256,8 +328,8 @@ fn is_coordinator_error(error: &KafkaError) -> bool {
 }
 
 /// An error with its remedy, if known.
-fn with_fix(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) -> String {
-    match code {
+fn with_fix(error: &KafkaError, topic: &str, group: &str) -> String {
+    match error.rdkafka_error_code() {
         Some(Code::TopicAuthorizationFailed) => {
             format!(
                 "walpost's user may not read topic {topic}; give it the ACL operation READ on it"
