@@ -87,7 +87,9 @@ async fn killed_recovery_continues(fixture: &impl Keeper) {
         let recover = recover.env("FAILPOINTS", point).start();
         let (code, said) = ended(&recover).await;
         assert_eq!(code, None, "{point}: it dies: {said}");
-        fixture.refused(3, "not all published yet").await;
+        // What it had sent may still arrive.
+        let (code, said) = fixture.ended("run", &[]).await;
+        assert!(code == Some(3) && said.contains("not all published yet"), "{said}");
     }
     let (code, said) = recover(fixture, &["--all", "--apply"]).await;
     assert_eq!(code, Some(0), "{said}");
