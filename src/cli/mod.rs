@@ -117,19 +117,7 @@ fn forbid_core_dumps(core_dumps: CoreDumps) -> Result<(), Exit> {
     })
 }
 
-/// Fails, and says so, unless events go to Kafka: `command` needs its topics.
-fn require_kafka(config: &Config, command: &str) -> Result<(), Exit> {
-    if config.is_kafka() {
-        return Ok(());
-    }
-    complain(&format!(
-        "`walpost {command}` needs topics of Kafka: it does not support sink.kind = \"{}\" yet",
-        config.sink
-    ));
-    Err(Exit::Config)
-}
-
-/// The same for a command that logs, with the log started.
+/// The configuration of a command that logs, with the log started.
 fn logged(flags: &Flags) -> Result<(Config, LogLevel), Exit> {
     let config = configuration(flags)?;
     let level = logging::start(&config.log).map_err(|error| {

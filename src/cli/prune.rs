@@ -8,10 +8,10 @@ use super::prune_partitions;
 use super::prune_rows::delete_rows;
 use super::replay::stop_flag;
 use super::stdout::{complain, print};
-use super::{Exit, block_on, logged, require_kafka};
+use super::{Exit, block_on, logged};
 use crate::assembly;
 use crate::config::{self, Config, Flags, show_bytes};
-use crate::destination::{self, kafka};
+use crate::destination;
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::Policy;
 use crate::source::{self, SourceError, SqlClient, log_if_slow};
@@ -30,9 +30,6 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
         Ok((config, _level)) => config,
         Err(exit) => return exit,
     };
-    if let Err(exit) = require_kafka(&config, "prune") {
-        return exit;
-    }
     match block_on(prune(&config, &arguments)) {
         Ok(exit) => exit,
         Err(error) => {
@@ -40,7 +37,8 @@ pub(super) fn command(mut arguments: PruneArguments) -> Exit {
             match error {
                 PruneError::Source(error) => (&error).into(),
                 PruneError::NoTables
-                | PruneError::NoStateTopic
+                | PruneError::SlotAlone
+                | PruneError::NotAlone(_)
                 | PruneError::UnknownSlot { .. }
                 | PruneError::LockTimeout { .. }
                 | PruneError::Table { .. } => Exit::Config,
@@ -63,7 +61,12 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     if config.outbox.tables.is_empty() {
         return Err(PruneError::NoTables);
     }
-    let topic = config.delivery.state_topic.as_deref().ok_or(PruneError::NoStateTopic)?;
+    match destination::of(config).place_of_position(config) {
+        Some(place) if arguments.by_slot_alone => return Err(PruneError::NotAlone(place)),
+        None if arguments.dry_run => complain(&PruneError::SlotAlone.to_string()),
+        None if !arguments.by_slot_alone => return Err(PruneError::SlotAlone),
+        _ => {}
+    }
     if config.poison.include(Policy::Skip) && !arguments.include_skipped {
         return Err(PruneError::Skips(config.source.slot.clone()));
     }
@@ -80,9 +83,7 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
     let (proof, published) = Proof::read(
         client,
         Wanted {
-            kafka: &kafka::kafka(config),
-            topic,
-            delivery_id: &config.delivery.id,
+            config,
             layout: &destination::parts::settings::layout(config),
             source: &source,
             ignored: &arguments.ignore_slot,
@@ -234,7 +235,7 @@ async fn time_before(client: &SqlClient, ago: Duration) -> Result<String, Source
 
 fn announce(proof: &Proof, before: &str) {
     print(&format!(
-        "rows that were written before {before}, by transactions up to {} at most: those are delivered\n",
+        "rows that were written before {before}, by transactions up to {} at most: those are confirmed\n",
         proof.below.saturating_sub(1)
     ));
     if let Some((slot, confirmed, is_lost)) = &proof.held_by {

@@ -67,6 +67,10 @@ pub struct PruneArguments {
     /// configuration, of which nothing proves that they are delivered
     #[arg(long)]
     pub include_before_slot: bool,
+    /// Where no position is kept beside the events: delete all rows that the slot has confirmed, also
+    /// from before it, and of skipped events, which nothing tells from others
+    #[arg(long)]
+    pub by_slot_alone: bool,
     /// Delete the rows of skipped events too, of which nothing else is left
     #[arg(long)]
     pub include_skipped: bool,

@@ -29,12 +29,12 @@ use crate::metrics::Metrics;
 use crate::record::Names;
 use crate::relay::StateSettings;
 use crate::sink::{BoxFuture, Sink, SinkError};
-use crate::state::StateStore;
+use crate::state::{KeptState, StateFailure, StateKey, StateStore};
 
 use self::dead_letters::{LettersAt, OpenLetters};
 use self::parts::stored::SlotAt;
 use self::parts::url::is_this_machine;
-use self::published::Published;
+use self::published::{LocalFuture, Published};
 
 /// The table of kinds: all names, those that this build has, and what they declare. Each is a module above,
 /// with `pub(super) mod settings` that has `DECLARED`, a type that is a [`Destination`], and for tests a
@@ -146,6 +146,16 @@ pub(crate) trait Destination: Sync {
         None
     }
 
+    /// Reads the position that is kept there, without disturbing a walpost at work; `None`: none is.
+    fn kept_state<'a>(
+        &'a self,
+        config: &Config,
+        key: &'a StateKey,
+    ) -> Result<Option<ReadState<'a>>, ConfigError> {
+        let (_, _) = (config, key);
+        Ok(None)
+    }
+
     /// What reads back the records that are published; `None`: nobody can.
     fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {
         let _ = config;
@@ -166,6 +176,9 @@ pub(crate) trait Destination: Sync {
     /// too. Publishes nothing.
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()>;
 }
+
+/// A position that is being read.
+pub(crate) type ReadState<'a> = LocalFuture<'a, Result<KeptState, StateFailure>>;
 
 /// What a destination is opened with.
 pub(crate) struct Context<'a> {

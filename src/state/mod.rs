@@ -50,6 +50,35 @@ impl StoredPosition {
     }
 }
 
+/// What the place of the position has for a key, for a command that only reads it.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+pub(crate) enum KeptState {
+    /// The place does not exist.
+    NoPlace,
+    /// It has no record of the key.
+    NoRecord,
+    /// The newest record of the key.
+    Record {
+        state: State,
+        /// The id of the Kafka cluster, if the brokers report one.
+        cluster: Option<String>,
+        /// The slots of the other walposts of the same database that share the place, with their newest
+        /// records.
+        others: Vec<(String, State)>,
+    },
+}
+
+impl From<Option<StoredPosition>> for KeptState {
+    fn from(found: Option<StoredPosition>) -> Self {
+        match found {
+            Some(StoredPosition { state, .. }) => {
+                Self::Record { state, cluster: None, others: Vec::new() }
+            }
+            None => Self::NoRecord,
+        }
+    }
+}
+
 /// A store of the position. Every call returns immediately; the outcome is an event.
 pub trait StateStore: Send {
     /// Fences all other writers of `key`, and reads its record: ends in [`StateEvent::Opened`],

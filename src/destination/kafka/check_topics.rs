@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use crate::config::{self, Config};
 use crate::destination::kafka::{
-    self, Brokers, KafkaConfig, MetadataClient, Newest, NotCreated, TopicAt, TopicState,
-    message_max_bytes, read_newest,
+    self, Brokers, KafkaConfig, MetadataClient, NotCreated, TopicAt, TopicState, message_max_bytes,
+    read_newest,
 };
 use crate::destination::parts::stored::{self, SlotAt};
 use crate::findings::{Finding, Findings, Name};
 use crate::record::{Policy, Profile};
-use crate::state::StoredPosition;
+use crate::state::{KeptState, StoredPosition};
 
 const SUBJECT: &str = "topic";
 
@@ -164,8 +164,10 @@ impl TopicCheck<'_> {
     fn position(&mut self, topic: &str, slot: &SlotAt) {
         const NAME: Name = (SUBJECT, "state_position");
         let found = match read_newest(self.kafka, topic, &slot.key) {
-            Ok(Newest::Record { state, .. }) => Ok(Some(StoredPosition { state, published: None })),
-            Ok(Newest::NoTopic | Newest::NoRecord) => Ok(None),
+            Ok(KeptState::Record { state, .. }) => {
+                Ok(Some(StoredPosition { state, published: None }))
+            }
+            Ok(KeptState::NoPlace | KeptState::NoRecord) => Ok(None),
             Err(failure) => Err(failure),
         };
         let place = kafka::state_topic(topic);

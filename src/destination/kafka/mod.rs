@@ -46,12 +46,12 @@ use std::sync::Arc;
 use super::dead_letters::{LettersAt, OpenLetters};
 use super::parts;
 use super::published::Published;
-use super::{AssemblyError, Check, Context, Description, Destination, Opened};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened, ReadState};
 use crate::config::{Config, ConfigError, DeliveryMode, KAFKA, without_logins};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
-use crate::state::StateStore;
+use crate::state::{StateKey, StateStore};
 
 pub(crate) use auxiliary::{
     Callbacks, begins_transactions, client_config, code_of, consumer_config, is_reconnecting,
@@ -79,7 +79,7 @@ pub use settings::kafka;
 use settings::kafka_source;
 pub(crate) use settings::{no_creation, state_topic};
 use state::kafka_state_with_events;
-pub(crate) use state::{Newest, kafka_state, read_newest};
+pub(crate) use state::{kafka_state, read_newest};
 
 /// The features of this build's Kafka client library: librdkafka's `builtin.features`.
 pub fn features() -> String {
@@ -144,6 +144,20 @@ impl Destination for Kafka {
         let properties = kafka(config);
         let source = KafkaSource::new(move || Ok(properties.clone()));
         Some(Box::new(kafka_state(source, topic)))
+    }
+
+    fn kept_state<'a>(
+        &'a self,
+        config: &Config,
+        key: &'a StateKey,
+    ) -> Result<Option<ReadState<'a>>, ConfigError> {
+        let Some(topic) = config.delivery.state_topic.clone() else { return Ok(None) };
+        let (kafka, key) = (kafka(config), key.clone());
+        Ok(Some(Box::pin(async move {
+            // The client blocks.
+            let read = tokio::task::spawn_blocking(move || read_newest(&kafka, &topic, &key)).await;
+            read.unwrap_or_else(|error| resume_unwind(error.into_panic()))
+        })))
     }
 
     fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {

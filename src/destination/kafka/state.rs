@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::destination::kafka::{self, Callbacks, KafkaConfig, KafkaSource, Transactions};
 use crate::state::handle::{self, Order, StoreHandle};
-use crate::state::{State, StateEvent, StateFailure, StateKey};
+use crate::state::{KeptState, State, StateEvent, StateFailure, StateKey};
 
 /// Timeout for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -371,35 +371,18 @@ impl<T: Send + 'static> Drop for Closing<T> {
     }
 }
 
-/// What a state topic has for a key.
-#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
-pub(crate) enum Newest {
-    /// The topic does not exist.
-    NoTopic,
-    /// The topic has no record of the key.
-    NoRecord,
-    /// The newest record of the key.
-    Record {
-        state: State,
-        /// The id of the cluster, if the brokers report one.
-        cluster: Option<String>,
-        /// The slots of the other walposts of the same database, with their newest records.
-        others: Vec<(String, State)>,
-    },
-}
-
 /// The newest committed record of `key`, without a claim: its writer goes on, and may have written a
 /// newer one already. Blocks.
 pub(crate) fn read_newest(
     kafka: &KafkaConfig,
     topic: &str,
     key: &StateKey,
-) -> Result<Newest, StateFailure> {
+) -> Result<KeptState, StateFailure> {
     let failed = |error: KafkaError| reading_failure(&error, topic);
     let consumer = consumer(kafka, &[("enable.partition.eof", "true")]).map_err(failed)?;
     match has_topic(&consumer, topic, reading_failure) {
         Ok(true) => {}
-        Ok(false) | Err(None) => return Ok(Newest::NoTopic),
+        Ok(false) | Err(None) => return Ok(KeptState::NoPlace),
         Err(Some(failure)) => return Err(failure),
     }
     let mut from = TopicPartitionList::new();
@@ -415,10 +398,10 @@ pub(crate) fn read_newest(
             // Or at what follows a transaction that is still open.
             Some(Err(KafkaError::PartitionEOF(_))) => {
                 let own = found.remove(key.record_key().as_bytes());
-                let Some(state) = state_of(own, topic)? else { return Ok(Newest::NoRecord) };
+                let Some(state) = state_of(own, topic)? else { return Ok(KeptState::NoRecord) };
                 let cluster = consumer.client().fetch_cluster_id(STEP_TIMEOUT);
                 let others = others_of(key, found, topic)?;
-                return Ok(Newest::Record { state, cluster, others });
+                return Ok(KeptState::Record { state, cluster, others });
             }
             Some(message) => message.map_err(failed)?,
         };

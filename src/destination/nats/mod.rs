@@ -48,12 +48,12 @@ use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
 use super::parts::claims::Claims;
 use super::parts::settings::reread;
 use super::published::Published;
-use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened, ReadState, Server};
 use crate::config::{Config, ConfigError};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
-use crate::state::StateStore;
+use crate::state::{StateKey, StateStore};
 
 pub(crate) use api::{StreamConfig, StreamInfo};
 pub(crate) use config::bucket;
@@ -67,7 +67,7 @@ pub(super) use message::tests::SAMPLE;
 use published::StreamReader;
 use settings::nats_config;
 pub(crate) use sink::NatsSink;
-use state::nats_state;
+use state::{nats_state, read_nats_state};
 pub(crate) use state_key::{
     Entry, KEY, Last, adopt, last_event, open, read, unfit, usable_stream, write_state,
 };
@@ -113,6 +113,18 @@ impl Destination for Nats {
     fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
         let source = reread(config, nats_config);
         Some(Box::new(nats_state(source, Claims::default(), false)))
+    }
+
+    fn kept_state<'a>(
+        &'a self,
+        config: &Config,
+        key: &'a StateKey,
+    ) -> Result<Option<ReadState<'a>>, ConfigError> {
+        let nats = nats_config(config)?;
+        Ok(Some(Box::pin(async move {
+            let connection = connect(&nats).await?;
+            Ok(read_nats_state(&connection, &nats, key).await?.into())
+        })))
     }
 
     fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {

@@ -199,8 +199,10 @@ pub(crate) async fn read_nats_state(
     let owner = key.names().to_string();
     let client = &connection.client;
     let reading = async {
+        // A walpost at work publishes before it writes the key.
+        let entry = read(client, config).await?;
         let stream = usable_stream(client, config).await?;
-        let Some(entry) = read(client, config).await? else { return Ok(None) };
+        let Some(entry) = entry else { return Ok(None) };
         let (state, last, _) = judged(client, config, &owner, (&entry, &stream), true).await?;
         let published = last.map(|last| last.position);
         Ok(Some(StoredPosition { state, published }))

@@ -37,12 +37,12 @@ use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
 use super::parts::claims::Claims;
 use super::parts::settings::reread;
 use super::published::Published;
-use super::{AssemblyError, Check, Context, Description, Destination, Opened, Server};
+use super::{AssemblyError, Check, Context, Description, Destination, Opened, ReadState, Server};
 use crate::config::{Config, ConfigError};
 use crate::findings::Findings;
 use crate::record::Names;
 use crate::sink::BoxFuture;
-use crate::state::StateStore;
+use crate::state::{StateKey, StateStore};
 
 pub(super) use batch::NAMES;
 #[cfg(test)]
@@ -59,7 +59,7 @@ use published::Streams;
 use script::{adopt, open, write_state};
 use settings::redis_config;
 pub(crate) use sink::RedisSink;
-use state::redis_state;
+use state::{read_redis_state, redis_state};
 
 /// A stream of a Redis server.
 pub(super) struct Redis;
@@ -98,6 +98,18 @@ impl Destination for Redis {
     fn store(&self, config: &Config) -> Option<Box<dyn StateStore>> {
         let source = reread(config, redis_config);
         Some(Box::new(redis_state(source, Claims::default(), false)))
+    }
+
+    fn kept_state<'a>(
+        &'a self,
+        config: &Config,
+        key: &'a StateKey,
+    ) -> Result<Option<ReadState<'a>>, ConfigError> {
+        let redis = redis_config(config)?;
+        Ok(Some(Box::pin(async move {
+            let connection = connect(&redis).await?;
+            Ok(read_redis_state(&connection, &redis, key).await?.into())
+        })))
     }
 
     fn published(&self, config: &Config) -> Result<Option<Box<dyn Published>>, ConfigError> {

@@ -278,7 +278,13 @@ pub(crate) async fn read_redis_state(
     key: &StateKey,
 ) -> Result<Option<StoredPosition>, StateFailure> {
     let owner = key.names().to_string();
-    let opened = open(&mut connection.client.clone(), config, &owner, None).await?;
+    // A replica may lack what the primary has.
+    if matches!(connection.greeting.role.as_str(), "replica" | "slave") {
+        let reason = "this server is a replica: name the primary in redis.url";
+        return Err(Failure::Unusable(reason.to_owned()).into());
+    }
+    let mut client = connection.client.clone();
+    let opened = within(open(&mut client, config, &owner, None)).await?;
     let Contents { state, published, .. } = judged(opened, config, &owner, true)?;
     Ok(state.map(|state| StoredPosition { state, published }))
 }

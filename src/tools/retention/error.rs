@@ -22,17 +22,26 @@ pub(crate) enum PruneError {
     /// A standby.
     #[error("this server is a standby, where nothing can be deleted: connect to the primary")]
     Standby,
-    /// No readable state topic.
+    /// No position is kept.
     #[error(
-        "without a state topic nothing proves which rows are delivered: create it by `walpost adopt \
-         --apply`, and let `walpost run` use it (delivery.state_topic)"
+        "no position is kept beside the events: only the slot tells what is delivered. Nothing shows whether it was \
+         made again (after a loss, a restore, a promotion), or moved by another client, or the publication was \
+         changed, since a row was written: such a row may never have been published. And nothing shows which \
+         events were skipped. If none of this has happened, or such rows were published since, delete by the slot \
+         alone with --by-slot-alone; --dry-run counts"
     )]
-    NoStateTopic,
-    /// The state topic cannot be read.
-    #[error("state topic {topic} cannot be read: {failure}")]
+    SlotAlone,
+    /// `--by-slot-alone` where a position is kept.
+    #[error("{0} tells what is delivered: leave --by-slot-alone out")]
+    NotAlone(String),
+    /// The position cannot be read.
+    #[error(
+        "{place} cannot be used: {failure} (`walpost prune` needs source, slot, delivery.id and destination of \
+         `walpost run`)"
+    )]
     State {
-        /// The topic's name.
-        topic: String,
+        /// The place of the position.
+        place: String,
         /// The reason.
         failure: StateFailure,
     },
@@ -153,15 +162,20 @@ pub(crate) enum PruneError {
 pub(crate) enum Unproved {
     #[error("replication slot \"{0}\" does not exist")]
     NoSlot(String),
+    #[error(
+        "nobody uses replication slot \"{0}\", and only the slot tells what is delivered: rows are deleted while \
+         `walpost run` works"
+    )]
+    NotAtWork(String),
     #[error("replication slot \"{0}\" is lost: see the runbook on lost slots")]
     LostSlot(String),
     #[error(
-        "`walpost run` has not compared this server with the state topic since it was started: it does when \
+        "`walpost run` has not compared this server with its own position since it was started: it does when \
          it connects, and notes that with the next position that it writes"
     )]
     NotCompared,
     #[error(
-        "the slot is confirmed up to {confirmed}, and the state topic knows only of {acked}: the slot was \
+        "the slot is confirmed up to {confirmed}, and walpost's own position is {acked}: the slot was \
          made again, or advanced by another client; see what `walpost run` says"
     )]
     SlotAhead { confirmed: Lsn, acked: Lsn },
@@ -172,29 +186,28 @@ pub(crate) enum Unproved {
     )]
     OtherLayout,
     #[error(
-        "state topic {0} does not exist: create it with `walpost adopt --apply`, and let `walpost run` use it \
+        "{0} does not exist: create it with `walpost adopt --apply`, and let `walpost run` use it \
          (delivery.state_topic)"
     )]
-    NoTopic(String),
+    NoPlace(String),
     #[error(
-        "state topic {topic} was written by a walpost that publishes to Kafka cluster {published}, and this is \
+        "{place} was written by a walpost that publishes to Kafka cluster {published}, and this is \
          cluster {found}: connect to the cluster with the events (kafka.bootstrap_servers)"
     )]
-    OtherCluster { topic: String, published: String, found: String },
+    OtherCluster { place: String, published: String, found: String },
     #[error(
-        "state topic {topic} has no position for this slot, server and delivery.id: `walpost run` writes \
-         it"
+        "{place} has no position for this slot, server and delivery.id: `walpost run` writes it"
     )]
-    NoPosition { topic: String },
+    NoPosition { place: String },
     #[error("rows that the slot does not send are being published: `walpost recover` goes first")]
     UnfinishedRows,
     #[error(
-        "the state topic is of timeline {published}, and this server is on timeline {server}: `walpost \
+        "walpost's own position is of timeline {published}, and this server is on timeline {server}: `walpost \
          run` has published nothing from here yet"
     )]
     OtherTimeline { published: u32, server: u32 },
     #[error(
-        "the state topic has the position {acked}, and this server's WAL ends at {end}: it is not the \
+        "walpost's own position is {acked}, and this server's WAL ends at {end}: it is not the \
          server that `walpost run` publishes from"
     )]
     OtherHistory { acked: Lsn, end: Lsn },

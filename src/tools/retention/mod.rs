@@ -2,7 +2,7 @@
 //!
 //! | files | what they do |
 //! |---|---|
-//! | `proof` | which rows are delivered, told by the state topic and the slots |
+//! | `proof` | which rows are delivered, told by the slots and walpost's own position |
 //! | `pruned_table` | a table, and the SQL of its rows |
 //! | `prune` | deletes them, some at a time |
 //! | `batch` | those of one transaction |

@@ -1,8 +1,8 @@
 //! Which rows are proved to be delivered.
 //!
 //! Each slot of the server tells up to which transaction its consumer has confirmed everything
-//! (`source::confirmed_slots`), and the state topic from which transaction on that consumer was walpost.
-//! Rows in between are delivered, for the history and the tables that the state is about:
+//! (`source::confirmed_slots`), and the position that is kept with the events from which transaction on that
+//! consumer was walpost. Rows in between are delivered, for the history and the tables that the state is about:
 //!
 //! - The server runs since `walpost run` has compared its history with the state. A restored server was
 //!   started since.
@@ -13,27 +13,28 @@
 //! - The brokers are those to which `walpost run` publishes, by the cluster's id.
 //! - Publication and configuration of the outbox are those of the state. Rows of a table that was added
 //!   may have been written before, and a publication that was changed may not have sent them.
-//! - No walpost with its position in that topic may have skipped events, but those that the state names
+//! - No walpost with its position in that place may have skipped events, but those that the state names
 //!   by their ids: their rows are kept.
+//!
+//! Where no position is kept, only what the slot has confirmed is known, and only while walpost works with it:
+//! whether the slot was made again, or moved by another client, or the publication was changed, cannot be seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::error::{PruneError, Unproved};
-use crate::destination::kafka::{KafkaConfig, Newest, read_newest};
+use crate::config::Config;
+use crate::destination::of;
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, RowId};
-use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SqlClient};
-use crate::state::{ConfiguredLayout, Layout, State, StateFailure, StateKey};
+use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SourceError, SqlClient};
+use crate::state::{ConfiguredLayout, KeptState, Layout, State, StateKey};
 
 /// Whose rows.
 #[derive(Clone)]
 pub(crate) struct Wanted<'a> {
-    pub(crate) kafka: &'a KafkaConfig,
-    /// `delivery.state_topic`.
-    pub(crate) topic: &'a str,
-    /// `delivery.id`.
-    pub(crate) delivery_id: &'a str,
+    /// Of the destination, and of the position there.
+    pub(crate) config: &'a Config,
     /// What the configuration contributes to the state's layout.
     pub(crate) layout: &'a ConfiguredLayout,
     pub(crate) source: &'a SourceConfig,
@@ -69,7 +70,7 @@ pub(crate) struct Proof {
 const BEHIND: u64 = 16 << 20;
 
 impl Proof {
-    /// Reads it from server and brokers, with the published tables. Changes nothing, and does not disturb
+    /// Reads it from server and destination, with the published tables. Changes nothing, and does not disturb
     /// a walpost at work.
     pub(crate) async fn read(
         client: &Arc<SqlClient>,
@@ -88,72 +89,77 @@ impl Proof {
             return Err(PruneError::UnknownSlot { name, found });
         }
         let key = StateKey {
-            delivery_id: wanted.delivery_id.to_owned(),
+            delivery_id: wanted.config.delivery.id.clone(),
             system_identifier: server.system_identifier.clone(),
             database_oid: server.database_oid,
             slot: slot.clone(),
         };
-        let (kafka, topic) = (wanted.kafka.clone(), wanted.topic.to_owned());
-        let read = tokio::task::spawn_blocking(move || read_newest(&kafka, &topic, &key)).await;
-        let failed = |failure| PruneError::State { topic: wanted.topic.to_owned(), failure };
-        let read = read.map_err(|error| failed(StateFailure::Unavailable(error.to_string())))?;
-        let topic = wanted.topic.to_owned();
-        let state = match read.map_err(failed)? {
-            Newest::NoTopic => Err(Unproved::NoTopic(topic)),
-            Newest::NoRecord => Err(Unproved::NoPosition { topic }),
-            Newest::Record { state, cluster, others } => {
-                require_cluster(topic, state, cluster).map(|state| (state, others))
+        let destination = of(wanted.config);
+        let place = destination.place_of_position(wanted.config).unwrap_or_default();
+        let reading = destination.kept_state(wanted.config, &key);
+        let kept_state = match reading.map_err(|error| SourceError::Setup(error.to_string()))? {
+            None => None,
+            Some(reading) => match reading.await {
+                Err(failure) => return Err(PruneError::State { place, failure }),
+                Ok(KeptState::NoPlace) => Err(Unproved::NoPlace(place)),
+                Ok(KeptState::NoRecord) => Err(Unproved::NoPosition { place }),
+                Ok(KeptState::Record { state, cluster, others }) => {
+                    require_cluster(place, state, cluster).map(|state| Some((state, others)))
+                }
             }
+            .map_err(PruneError::Unproved)?,
         };
-        let (state, others) = state.map_err(PruneError::Unproved)?;
-        // Those of other walposts count as long as they have a slot whose consumer needs the rows.
-        let needed = |other: &str| {
-            names().any(|name| name == other) && !wanted.ignored.iter().any(|name| name == other)
-        };
-        let others = others.iter().filter(|(other, _)| needed(other));
-        let all = others.map(|(other, state)| (other, state)).chain([(slot, &state)]);
         let mut kept = KeptRows::new();
-        for (slot, state) in all.filter(|_| !wanted.skipped_too) {
-            let rows = state.rows_of_skipped().ok_or_else(|| PruneError::Skips(slot.clone()))?;
-            for RowId { table, column, id } in rows {
-                kept.entry((table.clone(), column.clone())).or_default().insert(id.clone());
+        if let Some((state, others)) = &kept_state {
+            // Those of other walposts count as long as they have a slot whose consumer needs the rows.
+            let needed = |other: &str| {
+                names().any(|name| name == other)
+                    && !wanted.ignored.iter().any(|name| name == other)
+            };
+            let others = others.iter().filter(|(other, _)| needed(other));
+            let all = others.map(|(other, state)| (other, state)).chain([(slot, state)]);
+            for (slot, state) in all.filter(|_| !wanted.skipped_too) {
+                let rows =
+                    state.rows_of_skipped().ok_or_else(|| PruneError::Skips(slot.clone()))?;
+                for RowId { table, column, id } in rows {
+                    kept.entry((table.clone(), column.clone())).or_default().insert(id.clone());
+                }
             }
         }
         // After the state, which may be newer than what was read before it.
         server.end = ConfirmedSlots::end(client).await?;
         let (fingerprint, tables) = source::published(client, wanted.source).await?;
         let layout = wanted.layout.with(&fingerprint);
-        let proof = proof(&server, &state, slot, (&layout, wanted.ignored));
+        let state = kept_state.as_ref().map(|(state, _)| state);
+        let proof = proof(&server, state, slot, (&layout, wanted.ignored));
         let proof = proof.map_err(PruneError::Unproved)?;
-        Ok((Self { before_slot_too: wanted.before_slot_too, kept, ..proof }, tables))
+        let before_slot_too = wanted.before_slot_too || proof.before_slot_too;
+        Ok((Self { before_slot_too, kept, ..proof }, tables))
     }
 }
 
 /// A state topic may be a copy of one in the cluster that has the events.
 fn require_cluster(
-    topic: String,
+    place: String,
     state: State,
     cluster: Option<String>,
 ) -> Result<State, Unproved> {
     match (&state.cluster, cluster) {
         (Some(published), Some(found)) if *published != found => {
-            Err(Unproved::OtherCluster { topic, published: published.clone(), found })
+            Err(Unproved::OtherCluster { place, published: published.clone(), found })
         }
         _ => Ok(state),
     }
 }
 
-fn proof(
+/// From which transaction on walpost was the slot's consumer, and the time of that; an error if the state
+/// is not about this server.
+fn begin(
     server: &ConfirmedSlots,
     state: &State,
-    slot: &str,
-    (layout, ignored): (&Layout, &[String]),
-) -> Result<Proof, Unproved> {
-    let own = server.slots.iter().find(|found| found.name == slot);
-    let own = own.ok_or_else(|| Unproved::NoSlot(slot.to_owned()))?;
-    if own.is_lost {
-        return Err(Unproved::LostSlot(slot.to_owned()));
-    }
+    own: &ConfirmedSlot,
+    layout: &Layout,
+) -> Result<(u64, u64), Unproved> {
     if state.rows.is_some() {
         return Err(Unproved::UnfinishedRows);
     }
@@ -167,20 +173,41 @@ fn proof(
     if state.server_started != server.server_started {
         return Err(Unproved::NotCompared);
     }
-    let own_confirmed = own.confirmed.unwrap_or_default();
-    if own_confirmed > state.acked_upto {
-        return Err(Unproved::SlotAhead { confirmed: own_confirmed, acked: state.acked_upto });
+    let confirmed = own.confirmed.unwrap_or_default();
+    if confirmed > state.acked_upto {
+        return Err(Unproved::SlotAhead { confirmed, acked: state.acked_upto });
     }
     if state.layout.as_ref().is_none_or(|known| !known.is_same(layout)) {
         return Err(Unproved::OtherLayout);
     }
     let delivered = state.delivered.as_ref().ok_or(Unproved::NotNoted)?;
+    Ok((delivered.from, delivered.from_ms))
+}
+
+fn proof(
+    server: &ConfirmedSlots,
+    state: Option<&State>,
+    slot: &str,
+    (layout, ignored): (&Layout, &[String]),
+) -> Result<Proof, Unproved> {
+    let own = server.slots.iter().find(|found| found.name == slot);
+    let own = own.ok_or_else(|| Unproved::NoSlot(slot.to_owned()))?;
+    if own.is_lost {
+        return Err(Unproved::LostSlot(slot.to_owned()));
+    }
+    let (from, from_ms) = match state {
+        Some(state) => begin(server, state, own, layout)?,
+        // An operator stops it while a slot that was made again gets its rows published.
+        None if !own.is_active => return Err(Unproved::NotAtWork(slot.to_owned())),
+        None => (0, 0),
+    };
+    let own_confirmed = own.confirmed.unwrap_or_default();
     // Lost ones too: their consumers may have to get what they missed from the rows.
     let others = server.slots.iter().filter(|one| one.name != slot && !ignored.contains(&one.name));
     let last = others.min_by_key(|other| other.below).filter(|other| other.below < own.below);
     let below = last.map_or(own.below, |other| other.below);
     if let Some(ConfirmedSlot { name, confirmed, is_lost, .. }) = last
-        && below <= delivered.from
+        && below <= from
     {
         let (slot, confirmed) = (name.clone(), confirmed.unwrap_or_default());
         return Err(if *is_lost {
@@ -195,8 +222,8 @@ fn proof(
         let is_named = other.is_lost || !other.is_active || is_behind;
         is_named.then(|| (other.name.clone(), confirmed, other.is_lost))
     });
-    let (from, from_ms) = (delivered.from, delivered.from_ms);
-    Ok(Proof { from, before_slot_too: false, from_ms, below, kept: KeptRows::new(), held_by })
+    let before_slot_too = state.is_none();
+    Ok(Proof { from, before_slot_too, from_ms, below, kept: KeptRows::new(), held_by })
 }
 
 #[cfg(test)]
@@ -238,7 +265,7 @@ mod tests {
     }
 
     fn below(server: &ConfirmedSlots, state: &State, ignored: &[String]) -> Result<u64, Unproved> {
-        proof(server, state, "own", (&layout("l"), ignored)).map(|proof| proof.below)
+        proof(server, Some(state), "own", (&layout("l"), ignored)).map(|proof| proof.below)
     }
 
     #[test]
@@ -273,6 +300,16 @@ mod tests {
     }
 
     #[test]
+    fn slot_alone_counts_while_it_is_used() {
+        let alone = |server: &ConfirmedSlots| proof(server, None, "own", (&layout("l"), &[]));
+        let mut server = server(vec![slot("other", 800), slot("own", 900)]);
+        let found = alone(&server).expect("it is used");
+        assert_eq!((found.below, found.from, found.before_slot_too), (800, 0, true));
+        server.slots[1].is_active = false;
+        assert_eq!(alone(&server), Err(Unproved::NotAtWork("own".to_owned())));
+    }
+
+    #[test]
     fn a_slot_is_named_whose_consumer_is_gone_or_far_behind() {
         let own = || ConfirmedSlot { confirmed: Some(Lsn::new(BEHIND + 900)), ..slot("own", 900) };
         let state = State { acked_upto: Lsn::new(BEHIND + 900), ..state() };
@@ -292,7 +329,7 @@ mod tests {
             let end = Lsn::new(2 * BEHIND);
             let server = ConfirmedSlots { end, ..server(vec![other, own()]) };
             let found =
-                proof(&server, &state, "own", (&layout("l"), &[])).map(|proof| proof.held_by);
+                proof(&server, Some(&state), "own", (&layout("l"), &[])).map(|proof| proof.held_by);
             assert_eq!(found, Ok(expected), "{server:?}");
         }
     }

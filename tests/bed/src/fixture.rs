@@ -1,11 +1,13 @@
 //! A database with an outbox, a topic of its own on the shared broker, and the walpost binary
 //! between them.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::consumer::{Consumed, Topics, read_all};
+use crate::eventually::eventually;
 use crate::kafka::Kafka;
 use crate::oracle::{self, Row, Verdict};
 use crate::postgres::{Major, Postgres, PostgresBuilder};
@@ -187,6 +189,50 @@ impl Fixture {
     /// The topic of that aggregate type.
     pub fn topic(&self, aggregate_type: &str) -> String {
         format!("{}{aggregate_type}", self.prefix)
+    }
+
+    /// From here on, keeps a copy of each row of the outbox, deleted or not.
+    pub async fn keep_log(&self) {
+        let copy = "CREATE TABLE public.log (id uuid, aggregate_id text, n bigint);
+            CREATE FUNCTION public.log() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN INSERT INTO public.log VALUES (NEW.id, NEW.aggregate_id, NEW.n); RETURN NULL; END';
+            CREATE TRIGGER log AFTER INSERT ON public.outbox FOR EACH ROW EXECUTE FUNCTION public.log()";
+        self.postgres.execute(copy).await;
+    }
+
+    /// All these rows, in commit order for each key.
+    pub async fn logged(&self) -> Vec<Row> {
+        self.rows("SELECT id, aggregate_id FROM public.log ORDER BY n").await
+    }
+
+    /// Every logged row that is deleted is one of these records; returns how many are.
+    pub async fn deleted_ones_are_among(&self, records: &[Consumed]) -> usize {
+        let gone = "SELECT id FROM public.log l
+                     WHERE NOT EXISTS (SELECT FROM public.outbox o WHERE o.id = l.id)";
+        let gone = self.postgres.query_rows(gone).await;
+        let published: HashSet<_> = records.iter().filter_map(|one| one.header("id")).collect();
+        for row in &gone {
+            let id = row[0].as_deref().expect("an id");
+            assert!(published.contains(id), "row {id} is deleted, and was never published");
+        }
+        gone.len()
+    }
+
+    /// The slot tells by its `catalog_xmin` that every row is delivered that is there now.
+    pub async fn slot_has_all(&self) {
+        let postgres = &self.postgres;
+        let last = postgres.query_text("SELECT txid_current()").await.expect("a transaction id");
+        let last: u64 = last.parse().expect("a number");
+        self.confirmed(LONG_TIMEOUT).await;
+        let xmin = "SELECT catalog_xmin FROM pg_replication_slots WHERE slot_name = 'walpost'";
+        eventually(LONG_TIMEOUT, "the slot has confirmed the last row's transaction", async || {
+            // Otherwise the server notes every 15 s which transactions are running.
+            postgres.execute("CHECKPOINT").await;
+            let xmin: u64 = postgres.query_text(xmin).await?.parse().ok()?;
+            (xmin > last).then_some(())
+        })
+        .await;
+        self.confirmed(LONG_TIMEOUT).await;
     }
 
     /// What the fixture's topics hold now.

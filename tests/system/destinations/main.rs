@@ -16,6 +16,7 @@ mod outages;
 mod poison;
 mod position;
 mod promise;
+mod prune;
 mod rabbitmq;
 mod recover;
 mod redis;

@@ -118,4 +118,6 @@ async fn operators_commands_need_no_more<D: Destination>(fixture: &D) {
     fixture.configure("");
     let (code, said) = fixture.ended("replay-dead-letters", &[]).await;
     assert!(code == Some(0) && said.contains("replayed 3,"), "{said}");
+    let (_, said) = fixture.ended("prune", &["--older-than", "0s"]).await;
+    assert!(!said.contains("cannot be used"), "{said}");
 }

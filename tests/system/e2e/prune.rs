@@ -1,7 +1,5 @@
 //! `walpost prune`: no row is deleted before its event is in Kafka.
 
-use std::collections::HashSet;
-
 use walpost_bed::fixture::{
     AGREES, Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, counted, ended, insert, stop,
 };
@@ -34,11 +32,7 @@ impl Kept {
     pub async fn over(fixture: Fixture, delivery: &'static str) -> Self {
         let topic = topic(&fixture).await;
         fixture.adopt(&topic).await;
-        let copy = "CREATE TABLE public.log (id uuid, aggregate_id text, n bigint);
-            CREATE FUNCTION public.log() RETURNS trigger LANGUAGE plpgsql AS
-            'BEGIN INSERT INTO public.log VALUES (NEW.id, NEW.aggregate_id, NEW.n); RETURN NULL; END';
-            CREATE TRIGGER log AFTER INSERT ON public.outbox FOR EACH ROW EXECUTE FUNCTION public.log()";
-        fixture.postgres.execute(copy).await;
+        fixture.keep_log().await;
         Self { fixture, topic, delivery }
     }
 
@@ -66,19 +60,7 @@ impl Kept {
 
     /// The slot says that every row is delivered that is there now.
     pub async fn delivered(&self) {
-        let postgres = &self.fixture.postgres;
-        let last = postgres.query_text("SELECT txid_current()").await.expect("a transaction id");
-        let last: u64 = last.parse().expect("a number");
-        self.fixture.confirmed(LONG_TIMEOUT).await;
-        let xmin = "SELECT catalog_xmin FROM pg_replication_slots WHERE slot_name = 'walpost'";
-        eventually(LONG_TIMEOUT, "the slot has confirmed the last row's transaction", async || {
-            // Otherwise the server notes every 15 s which transactions are running.
-            postgres.execute("CHECKPOINT").await;
-            let xmin: u64 = postgres.query_text(xmin).await?.parse().ok()?;
-            (xmin > last).then_some(())
-        })
-        .await;
-        self.fixture.confirmed(LONG_TIMEOUT).await;
+        self.fixture.slot_has_all().await;
     }
 
     /// A prune that is to be started.
@@ -101,21 +83,12 @@ impl Kept {
 
     /// All rows that ever were, in commit order for each key.
     pub async fn all(&self) -> Vec<Row> {
-        self.fixture.rows("SELECT id, aggregate_id FROM public.log ORDER BY n").await
+        self.fixture.logged().await
     }
 
     /// Every row that is deleted is in Kafka; returns how many are.
     pub async fn deleted_ones_are_published(&self) -> usize {
-        let gone = "SELECT id FROM public.log l
-                     WHERE NOT EXISTS (SELECT FROM public.outbox o WHERE o.id = l.id)";
-        let gone = self.fixture.postgres.query_rows(gone).await;
-        let records = self.fixture.records().await;
-        let published: HashSet<_> = records.iter().filter_map(|one| one.header("id")).collect();
-        for row in &gone {
-            let id = row[0].as_deref().expect("an id");
-            assert!(published.contains(id), "row {id} is deleted, and was never published");
-        }
-        gone.len()
+        self.fixture.deleted_ones_are_among(&self.fixture.records().await).await
     }
 }
 
