@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::metrics::Metrics;
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::{Metrics, Phase, Trouble};
 
 /// Maximum time between iterations of the loop: it iterates every second when nothing happens, and
 /// the longest step of an iteration is to take a batch.
@@ -13,7 +15,36 @@ const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
 
 /// Healthy, or the reasons why not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Health(Vec<String>);
+pub struct Health(Vec<Reason>);
+
+/// Why it is not healthy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reason {
+    pub(super) kind: ReasonKind,
+    pub(super) text: String,
+    /// Since when, if that is known.
+    pub(super) since: Option<SystemTime>,
+}
+
+/// What a reason is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasonKind {
+    /// The relay's loop.
+    Loop,
+    /// Another instance delivers.
+    Standby,
+    /// The slot is not read.
+    Source,
+    /// PostgreSQL sends nothing more.
+    HeldUp,
+    /// walpost's own position cannot be written.
+    Position,
+    /// The destination.
+    Destination,
+    /// Nothing is acknowledged.
+    Stalled,
+}
 
 impl Health {
     /// Whether it is healthy.
@@ -22,8 +53,23 @@ impl Health {
     }
 
     /// The reasons why not, one per line.
-    pub fn reasons(&self) -> &[String] {
+    pub fn reasons(&self) -> Vec<String> {
+        self.0.iter().map(|reason| reason.text.clone()).collect()
+    }
+
+    /// The same with what they are about.
+    pub(super) fn known(&self) -> &[Reason] {
         &self.0
+    }
+
+    fn add(&mut self, kind: ReasonKind, text: String, since: Option<SystemTime>) {
+        self.0.push(Reason { kind, text, since });
+    }
+
+    fn add_trouble(&mut self, kind: ReasonKind, trouble: Option<Trouble>) {
+        if let Some(Trouble { text, since }) = trouble {
+            self.add(kind, text, Some(since));
+        }
     }
 }
 
@@ -34,7 +80,10 @@ pub fn live(metrics: &Metrics) -> Health {
     if since < LOOP_LIMIT {
         return Health::default();
     }
-    Health(vec![format!("the relay's loop has not run for {} s", since.as_secs())])
+    let mut health = Health::default();
+    let text = format!("the relay's loop has not run for {} s", since.as_secs());
+    health.add(ReasonKind::Loop, text, None);
+    health
 }
 
 /// Whether the relay delivers, or would: it streams, Kafka accepts records, and the records in
@@ -48,23 +97,28 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
         if let Some(error) = metrics.last_error().filter(|error| error.at >= since) {
             reason = format!("{reason}; {}", error.text);
         }
-        health.0.push(reason);
+        let is_standby = phase == Phase::StandingBy;
+        let kind = if is_standby { ReasonKind::Standby } else { ReasonKind::Source };
+        health.add(kind, reason, Some(since));
     }
-    health.0.extend(metrics.source_trouble());
-    health.0.extend(metrics.state_trouble());
-    if let Some(trouble) = metrics.sink_trouble() {
-        health.0.push(format!("{} does not accept records: {trouble}", metrics.sink_name()));
+    health.add_trouble(ReasonKind::HeldUp, metrics.source_trouble());
+    health.add_trouble(ReasonKind::Position, metrics.state_trouble());
+    if let Some(Trouble { text, since }) = metrics.sink_trouble() {
+        let text = format!("{} does not accept records: {text}", metrics.sink_name());
+        health.add(ReasonKind::Destination, text, Some(since));
     } else if metrics.is_sink_connected() != Some(true) {
         let yet = if metrics.is_sink_connected().is_none() { " yet" } else { "" };
-        health.0.push(match metrics.sink_name() {
+        let text = match metrics.sink_name() {
             "Kafka" => format!("no Kafka broker is connected{yet}"),
             other => format!("{other} is not connected{yet}"),
-        });
+        };
+        health.add(ReasonKind::Destination, text, None);
     }
     let waited = metrics.since_progress();
     if waited >= PROGRESS_LIMIT {
         let seconds = waited.as_secs();
-        health.0.push(format!("nothing of what is in flight was acknowledged for {seconds} s"));
+        let text = format!("nothing of what is in flight was acknowledged for {seconds} s");
+        health.add(ReasonKind::Stalled, text, None);
     }
     health
 }
@@ -72,7 +126,6 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Phase;
 
     #[test]
     fn it_is_ready_while_it_streams_and_kafka_accepts_records() {

@@ -6,12 +6,14 @@
 
 mod client;
 mod health;
+mod history;
 mod host;
+mod page;
 mod process;
-mod rates;
 mod server;
 mod status;
 mod systemd;
+pub(crate) mod words;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -22,14 +24,16 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpSocket;
 
 pub use self::client::{AskError, StatusError, ask, status};
-pub use self::health::{Health, live, ready};
+pub use self::health::{Health, ReasonKind, live, ready};
+pub use self::history::{Latency, TopicRate};
 use self::host::Hosts;
-pub use self::status::{LastError, Position, SlotStatus, Status};
+pub use self::page::ShownSetting;
+pub use self::status::{LastError, PoisonStatus, Position, SlotStatus, Status, TroubleStatus};
 pub use self::systemd::{reloaded, reloading, stopping};
 use crate::metrics::Metrics;
 
 /// What the endpoints show in addition to the metrics.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct About {
     /// The database.
     pub database: String,
@@ -37,6 +41,10 @@ pub struct About {
     pub slot: String,
     /// The publication.
     pub publication: String,
+    /// Where walpost's own position is kept; `None`: nowhere.
+    pub place_of_position: Option<String>,
+    /// The settings for the page at `/`, which shows them on a loopback address; `None`: there is no page.
+    pub settings: Option<Vec<ShownSetting>>,
 }
 
 /// Why the endpoints cannot start.
@@ -69,6 +77,11 @@ pub fn start(
     let bound = listener.as_ref().and_then(|listener| listener.local_addr().ok());
     if listener.is_none() && !systemd::is_requested() {
         return Ok(None);
+    }
+    // Whoever reaches another address may be anybody.
+    let mut about = about;
+    if bound.is_none_or(|bound| !bound.ip().is_loopback()) {
+        about.settings.iter_mut().for_each(Vec::clear);
     }
     let hosts = match (address, bound) {
         (Some(configured), Some(bound)) => Hosts::of(configured, bound),

@@ -1,4 +1,4 @@
-//! The HTTP server: four pages, each generated on request.
+//! The HTTP server: pages for programs and one for browsers, each generated on request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,10 +22,12 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::health::{self, Health};
+use super::history::{History, SAMPLE_INTERVAL};
 use super::host::Hosts;
-use super::rates::Rates;
+
+use super::page::{self, ShownSetting};
 use super::{About, Status, registry};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, unix_seconds};
 
 /// Maximum number of connections: a few scrapers and probes have one each, for milliseconds. One
 /// more closes the oldest, so that no client can exclude others by keeping connections open. It is
@@ -42,6 +46,9 @@ const REQUEST_BYTES: usize = 16 << 10;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 const TEXT: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The format that Prometheus's client library writes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -61,7 +68,7 @@ struct Pages {
     metrics: Arc<Metrics>,
     about: About,
     registry: Registry,
-    rates: Mutex<Rates>,
+    history: Mutex<History>,
     hosts: Hosts,
 }
 
@@ -74,8 +81,8 @@ pub(super) async fn serve(
 ) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
     let registry = registry(&metrics, &about);
-    let pages = Arc::new(Pages { metrics, about, registry, rates: Mutex::default(), hosts });
-    tokio::spawn(sample_rates(Arc::clone(&pages)));
+    let pages = Arc::new(Pages { metrics, about, registry, history: Mutex::default(), hosts });
+    tokio::spawn(sample(Arc::clone(&pages)));
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         match listener.accept().await {
@@ -100,19 +107,19 @@ pub(super) async fn serve(
 }
 
 /// Takes a sample every second, until the process ends.
-async fn sample_rates(pages: Arc<Pages>) {
+async fn sample(pages: Arc<Pages>) {
     loop {
-        pages.sample_rates();
-        sleep(Duration::from_secs(1)).await;
+        pages.sample();
+        sleep(SAMPLE_INTERVAL).await;
     }
 }
 
 async fn answer(stream: TcpStream, pages: Arc<Pages>) {
     let service = service_fn(|request: Request<Incoming>| {
         let response = if pages.hosts.have(&request) {
-            pages.answer(request.method(), request.uri().path())
+            pages.answer(&request)
         } else {
-            page(StatusCode::MISDIRECTED_REQUEST, TEXT, ELSEWHERE.to_owned())
+            response(StatusCode::MISDIRECTED_REQUEST, TEXT, ELSEWHERE.to_owned())
         };
         async { Ok::<_, Infallible>(response) }
     });
@@ -125,63 +132,89 @@ async fn answer(stream: TcpStream, pages: Arc<Pages>) {
 }
 
 impl Pages {
-    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut response =
+                response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
             response
                 .headers_mut()
                 .insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
             return response;
         }
+        // A browser prefers HTML, and other programs take anything.
+        let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let settings = self.about.settings.as_deref();
+        let is_browser = accept.is_some_and(|accept| accept.contains("text/html"));
+        match (request.uri().path(), settings) {
+            ("/", Some(settings)) if is_browser => self.page(settings),
+            ("/page.css", Some(_)) => response(StatusCode::OK, CSS, page::STYLE.to_owned()),
+            ("/page.js", Some(_)) => response(StatusCode::OK, JAVASCRIPT, page::SCRIPT.to_owned()),
+            (path, _) => self.for_programs(path),
+        }
+    }
+
+    /// The page for a browser.
+    fn page(&self, settings: &[ShownSetting]) -> Response<Full<Bytes>> {
+        let now = SystemTime::now();
+        let history = self.history();
+        let status = Status::of(&self.metrics, &self.about, &history, now);
+        let html = page::html(&status, &history, settings, unix_seconds(now));
+        let mut response = response(StatusCode::OK, HTML, html);
+        let policy = hyper::header::HeaderValue::from_static(page::POLICY);
+        response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+        response
+    }
+
+    fn for_programs(&self, path: &str) -> Response<Full<Bytes>> {
         match path {
-            "/" => page(StatusCode::OK, TEXT, INDEX.to_owned()),
+            "/" => response(StatusCode::OK, TEXT, INDEX.to_owned()),
             "/livez" => of_health(&health::live(&self.metrics)),
             "/readyz" => of_health(&health::ready(&self.metrics, SystemTime::now())),
             "/metrics" => self.metrics_page(),
             "/status" => self.status_page(),
-            _ => page(StatusCode::NOT_FOUND, TEXT, format!("there is no such page\n\n{INDEX}")),
+            _ => response(StatusCode::NOT_FOUND, TEXT, format!("there is no such page\n\n{INDEX}")),
         }
     }
 
-    fn rates(&self) -> MutexGuard<'_, Rates> {
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sample_rates(&self) {
-        self.rates().sample(Instant::now(), self.metrics.delivered.get());
+    fn sample(&self) {
+        self.history().sample(Instant::now(), &self.metrics);
     }
 
     fn metrics_page(&self) -> Response<Full<Bytes>> {
         let mut text = String::new();
         match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
-            Ok(()) => page(StatusCode::OK, OPENMETRICS, text),
-            Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+            Ok(()) => response(StatusCode::OK, OPENMETRICS, text),
+            Err(error) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
         }
     }
 
     fn status_page(&self) -> Response<Full<Bytes>> {
-        let rate = self.rates().per_second();
-        let status = Status::of(&self.metrics, &self.about, rate, SystemTime::now());
+        let status = Status::of(&self.metrics, &self.about, &self.history(), SystemTime::now());
         match serde_json::to_string_pretty(&status) {
-            Ok(text) => page(StatusCode::OK, "application/json", text + "\n"),
-            Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+            Ok(text) => response(StatusCode::OK, "application/json", text + "\n"),
+            Err(error) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
         }
     }
 }
 
 fn of_health(health: &Health) -> Response<Full<Bytes>> {
     if health.is_good() {
-        return page(StatusCode::OK, TEXT, "ok\n".to_owned());
+        return response(StatusCode::OK, TEXT, "ok\n".to_owned());
     }
-    page(StatusCode::SERVICE_UNAVAILABLE, TEXT, health.reasons().join("\n") + "\n")
+    response(StatusCode::SERVICE_UNAVAILABLE, TEXT, health.reasons().join("\n") + "\n")
 }
 
-fn page(status: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
+fn response(status: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, hyper::header::HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, hyper::header::HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -200,8 +233,8 @@ mod tests {
     }
 
     fn serving(listener: TcpListener) -> tokio::task::JoinHandle<()> {
-        let about =
-            About { database: "d".to_owned(), slot: "s".to_owned(), publication: "p".to_owned() };
+        let [database, slot, publication] = ["d", "s", "p"].map(str::to_owned);
+        let about = About { database, slot, publication, ..About::default() };
         tokio::spawn(serve(listener, Arc::default(), about, Hosts::Any))
     }
 

@@ -4,8 +4,12 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use std::collections::BTreeMap;
+
+use super::health::{Reason, ReasonKind};
+use super::history::{History, Latency, TopicRate};
 use super::{About, health};
-use crate::metrics::{Metrics, unix_seconds};
+use crate::metrics::{Metrics, Poisoned, unix_seconds};
 use crate::source::SlotMetrics;
 
 /// The status of a walpost. Times are seconds since 1970; sizes are bytes.
@@ -21,6 +25,9 @@ pub struct Status {
     pub ready: bool,
     /// Why it does not deliver.
     pub reasons: Vec<String>,
+    /// The same with what they are about, and since when.
+    #[serde(default)]
+    pub troubles: Vec<TroubleStatus>,
     /// The phase: connecting, standby, streaming, catching up, replaying, stopping.
     pub phase: String,
     /// When that phase began.
@@ -47,6 +54,10 @@ pub struct Status {
     pub kafka_connected: Option<bool>,
     /// The WAL positions.
     pub position: Position,
+    /// Where walpost's own position is kept; `None`: nowhere, so that a slot which was made again, or moved by
+    /// another client, is not noticed.
+    #[serde(default)]
+    pub position_kept_in: Option<String>,
     /// The state topic; `None` without one, or before it was read.
     #[serde(default)]
     pub state_topic: Option<StateTopicStatus>,
@@ -58,6 +69,19 @@ pub struct Status {
     pub published: u64,
     /// Acknowledged records per second over the last ten seconds.
     pub published_per_second: f64,
+    /// New events received per second over the last ten seconds.
+    #[serde(default)]
+    pub received_per_second: f64,
+    /// The time from commit to acknowledgement, over the last minute and the last quarter of an hour; none
+    /// where nothing was acknowledged.
+    #[serde(default)]
+    pub latency: Vec<Latency>,
+    /// The busiest topics.
+    #[serde(default)]
+    pub topics: Vec<TopicRate>,
+    /// Undeliverable events since the start, by cause and by what became of them.
+    #[serde(default)]
+    pub poison: Vec<PoisonStatus>,
     /// Records in flight.
     pub in_flight_events: u64,
     /// Bytes in flight.
@@ -66,8 +90,48 @@ pub struct Status {
     pub in_flight_limit_bytes: u64,
     /// The slot's last known metrics.
     pub slot_figures: Option<SlotStatus>,
+    /// Seconds until the slot may be lost (`max_slot_wal_keep_size`), at the rate of the last quarter of an hour;
+    /// `None`: the WAL that is retained does not grow, or has no limit.
+    #[serde(default)]
+    pub seconds_until_lost: Option<f64>,
+    /// The sizes of the outbox tables, as last read.
+    #[serde(default)]
+    pub outbox_bytes: BTreeMap<String, u64>,
     /// The last error.
     pub last_error: Option<LastError>,
+}
+
+/// Why it does not deliver.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TroubleStatus {
+    /// What it is about.
+    pub kind: ReasonKind,
+    /// What is wrong.
+    pub text: String,
+    /// Since when, if that is known.
+    pub since: Option<f64>,
+}
+
+impl From<&Reason> for TroubleStatus {
+    fn from(reason: &Reason) -> Self {
+        let Reason { kind, text, since } = reason;
+        Self { kind: *kind, text: text.clone(), since: since.map(unix_seconds) }
+    }
+}
+
+/// Undeliverable events of a cause.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PoisonStatus {
+    /// The cause, as in the settings `poison.*`.
+    pub cause: String,
+    /// What became of them: `dead_letter`, `skip` or `halt`.
+    pub action: String,
+    /// How many.
+    pub count: u64,
+    /// The position of the last one.
+    pub last_position: String,
+    /// When that was.
+    pub last_at: f64,
 }
 
 /// Positions in the WAL, as PostgreSQL prints them.
@@ -133,15 +197,32 @@ fn state_topic(metrics: &Metrics) -> Option<StateTopicStatus> {
     #[allow(clippy::cast_precision_loss, reason = "to the microsecond until the year 2255")]
     let written_at = metrics.state_written.get()? as f64 / 1e6;
     let position = crate::lsn::Lsn::new(metrics.state_lsn.get()).to_string();
-    Some(StateTopicStatus { position, written_at, error: metrics.state_trouble() })
+    Some(StateTopicStatus {
+        position,
+        written_at,
+        error: metrics.state_trouble().map(|it| it.text),
+    })
+}
+
+fn poison(metrics: &Metrics) -> Vec<PoisonStatus> {
+    let of = |((cause, action), poisoned): ((&str, &str), Poisoned)| PoisonStatus {
+        cause: cause.to_owned(),
+        action: action.to_owned(),
+        count: poisoned.count,
+        last_position: poisoned.last.to_string(),
+        last_at: unix_seconds(poisoned.at),
+    };
+    metrics.poison().into_iter().map(of).collect()
 }
 
 impl Status {
     /// The status at `now`, from the metrics.
-    pub(super) fn of(metrics: &Metrics, about: &About, rate: f64, now: SystemTime) -> Self {
+    pub(super) fn of(metrics: &Metrics, about: &About, history: &History, now: SystemTime) -> Self {
         let health = health::ready(metrics, now);
         let (phase, since) = metrics.phase();
         let security = metrics.security();
+        let (received, published) = history.rates();
+        let rounded = |rate: f64| (rate * 10.0).round() / 10.0;
         #[allow(clippy::cast_precision_loss, reason = "to the microsecond until the year 2255")]
         let oldest = metrics.oldest_unconfirmed.get().map(|micros| micros as f64 / 1e6);
         Self {
@@ -149,7 +230,8 @@ impl Status {
             slot: about.slot.clone(),
             publication: about.publication.clone(),
             ready: health.is_good(),
-            reasons: health.reasons().to_vec(),
+            reasons: health.reasons(),
+            troubles: health.known().iter().map(TroubleStatus::from).collect(),
             phase: phase.name().to_owned(),
             phase_since: unix_seconds(since),
             started_at: unix_seconds(metrics.started_at()),
@@ -164,16 +246,22 @@ impl Status {
                 received: crate::lsn::Lsn::new(metrics.received_lsn.get()).to_string(),
                 confirmed: metrics.confirmed().to_string(),
             },
+            position_kept_in: about.place_of_position.clone(),
             state_topic: state_topic(metrics),
             oldest_unconfirmed_commit: oldest,
-            delivery_lag_seconds: oldest
-                .map_or(0.0, |oldest| (unix_seconds(now) - oldest).max(0.0)),
+            delivery_lag_seconds: metrics.lag_seconds(now),
             published: metrics.delivered.get(),
-            published_per_second: (rate * 10.0).round() / 10.0,
+            published_per_second: rounded(published),
+            received_per_second: rounded(received),
+            latency: history.latency(),
+            topics: history.topics(),
+            poison: poison(metrics),
             in_flight_events: metrics.in_flight_events.get(),
             in_flight_bytes: metrics.in_flight_bytes.get(),
             in_flight_limit_bytes: metrics.in_flight_limit_bytes.get(),
             slot_figures: metrics.slot_metrics().as_ref().map(SlotStatus::from),
+            seconds_until_lost: history.seconds_until_lost(),
+            outbox_bytes: metrics.outbox(),
             last_error: metrics
                 .last_error()
                 .map(|error| LastError { at: unix_seconds(error.at), text: error.text }),

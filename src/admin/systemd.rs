@@ -75,10 +75,10 @@ fn send(state: &[NotifyState<'_>]) {
 
 fn status(metrics: &Metrics) -> String {
     let health = health::ready(metrics, SystemTime::now());
-    match health.reasons().first() {
+    match health.known().first() {
         None => format!("delivering from {}", metrics.host()),
         // Its duration would change the text every second.
         Some(_) if !metrics.phase().0.reads() => metrics.phase().0.name().to_owned(),
-        Some(reason) => reason.clone(),
+        Some(reason) => reason.text.clone(),
     }
 }

@@ -4,23 +4,12 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, DisplayValue};
+use crate::config::{Config, DisplayValue, Displayed};
 use crate::excerpt::is_harmless;
 
 /// The values in columns, for reading.
 pub(super) fn table(config: &Config) -> String {
-    let rows: Vec<_> = config
-        .display()
-        .iter()
-        .map(|row| {
-            let value = match &row.value {
-                None => "-".to_owned(),
-                Some(DisplayValue::Text(text)) => one_line(text.clone()),
-                Some(DisplayValue::List(items)) => one_line(items.join(", ")),
-            };
-            [row.key.clone(), value, row.origin.to_string()]
-        })
-        .collect();
+    let rows = rows(config);
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let (keys, values) = (width(0), width(1).min(60));
@@ -28,6 +17,19 @@ pub(super) fn table(config: &Config) -> String {
         let _ = writeln!(table, "{key:<keys$}  {value:<values$}  {origin}");
         table
     })
+}
+
+/// Name, value and origin of each setting.
+pub(super) fn rows(config: &Config) -> Vec<[String; 3]> {
+    let row = |row: &Displayed| {
+        let value = match &row.value {
+            None => "-".to_owned(),
+            Some(DisplayValue::Text(text)) => one_line(text.clone()),
+            Some(DisplayValue::List(items)) => one_line(items.join(", ")),
+        };
+        [row.key.clone(), value, row.origin.to_string()]
+    };
+    config.display().iter().map(row).collect()
 }
 
 /// Quotes a value that would otherwise be ambiguous.

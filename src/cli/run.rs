@@ -80,6 +80,8 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         database: conninfo.map(|conninfo| conninfo.dbname).unwrap_or_default(),
         slot: config.source.slot.clone(),
         publication: config.source.publication.clone(),
+        place_of_position: destination::of(&config).place_of_position(&config),
+        settings: config.admin.page.then(|| super::config::rows(&config)),
     };
     let address = match admin::start(config.admin.listen.as_deref(), &walpost.metrics(), about) {
         Ok(address) => address,

@@ -2,7 +2,6 @@
 //! from the running walpost, or from PostgreSQL if none responds.
 
 mod screen;
-mod words;
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, SystemTime};

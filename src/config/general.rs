@@ -132,8 +132,10 @@ declare_settings! {
     POISON_RETRIES = row("poison.retries", Number, "How often to retry a record that the brokers reject for a reason that may be temporary, such as a policy of theirs.")
         .details("After that, `poison.refused` applies. A permanent reason (size, timestamp, an invalid record or topic) is not retried.")
         .default("10");
-    ADMIN_LISTEN = row("admin.listen", Text, "Address and port of the HTTP endpoints `/livez`, `/readyz`, `/metrics` and `/status`, or `off`.")
+    ADMIN_LISTEN = row("admin.listen", Text, "Address and port of the HTTP endpoints `/livez`, `/readyz`, `/metrics`, `/status` and the page at `/`, or `off`.")
         .flag("--admin-listen", "ADDR").default(ADMIN_LISTEN);
+    ADMIN_PAGE = row("admin.page", Text, "Whether `/` shows a page to browsers: `on` or `off`. It shows what `/status` has, the last quarter of an hour, and the settings without secrets.")
+        .variable().default("on");
     PROCESS_CORE_DUMPS = row("process.core_dumps", Text, "Whether the kernel may write a core dump of walpost, and whether a debugger of the same user may attach to it: `refuse` or `allow`.")
         .details("The memory of every command that connects contains passwords, and payloads.")
         .variable().default("refuse");

@@ -72,7 +72,10 @@ impl Config {
                 wait_until_visible: given
                     .parsed(Setting::DELIVERY_WAIT_UNTIL_VISIBLE, values::boolean)?,
             },
-            admin: Admin { listen: given.parsed(Setting::ADMIN_LISTEN, values::admin_listen)? },
+            admin: Admin {
+                listen: given.parsed(Setting::ADMIN_LISTEN, values::admin_listen)?,
+                page: given.parsed(Setting::ADMIN_PAGE, values::on_or_off)?,
+            },
             poison: given.poison()?,
             log: given.log()?,
             process: Process {

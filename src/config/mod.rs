@@ -219,6 +219,8 @@ impl DeliveryMode {
 pub struct Admin {
     /// Listen address; `None`: off.
     pub listen: Option<String>,
+    /// Whether `/` is a page for browsers.
+    pub page: bool,
 }
 
 /// The process itself.

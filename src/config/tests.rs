@@ -412,6 +412,7 @@ fn every_key_of_the_file_is_read() {
         dead_letter_topic = "dead"
         retries = 3
         [admin]
+        page = "off"
         listen = "localhost:0"
         [log]
         level = "debug"
@@ -443,7 +444,7 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(config.poison.missing_field, Policy::Skip);
     assert_eq!(config.poison.missing_topic, Some(Policy::Skip));
     assert_eq!((config.poison.dead_letter_topic.as_str(), config.poison.retries), ("dead", 3));
-    assert_eq!(config.admin.listen.as_deref(), Some("localhost:0"));
+    assert_eq!((config.admin.listen.as_deref(), config.admin.page), (Some("localhost:0"), false));
     assert_eq!(config.log.format, Some(LogFormat::Json));
     assert_eq!(config.process.core_dumps, CoreDumps::Allow);
     // Those of another destination would be an error.

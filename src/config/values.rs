@@ -103,6 +103,11 @@ pub(super) fn core_dumps(text: &str) -> Result<CoreDumps, String> {
     one_of(text, &[("refuse", CoreDumps::Refuse), ("allow", CoreDumps::Allow)])
 }
 
+/// `on` or `off`.
+pub(super) fn on_or_off(text: &str) -> Result<bool, String> {
+    one_of(text, &[("on", true), ("off", false)])
+}
+
 /// A duration with a unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::parse_duration(text).map_err(|error| error.to_string())

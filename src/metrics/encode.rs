@@ -173,7 +173,8 @@ fn by_label(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     page.counts(&names::PUBLISH_ERRORS, errors)?;
     let pairs =
         |(labels, count): ((&'static str, &'static str), u64)| ([labels.0, labels.1], count);
-    page.counts(&names::POISON_EVENTS, lock(&figures.poison).clone().into_iter().map(pairs))?;
+    let poison = figures.poison().into_iter().map(|(labels, it)| (labels, it.count));
+    page.counts(&names::POISON_EVENTS, poison.map(pairs))?;
     page.counts(&names::RECONNECTS, lock(&figures.reconnects).clone().into_iter().map(pairs))
 }
 

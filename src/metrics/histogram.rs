@@ -17,6 +17,39 @@ pub(super) struct Histogram {
     sum_micros: AtomicU64,
 }
 
+/// How many durations were in each bucket at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AckTimes([u64; BOUNDS_MS.len() + 1]);
+
+impl AckTimes {
+    /// Those that came since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut counts = self.0;
+        for (count, before) in counts.iter_mut().zip(before.0) {
+            *count = count.saturating_sub(before);
+        }
+        Self(counts)
+    }
+
+    /// The quantile in seconds, by proportion within its bucket, as Prometheus has it; `None`: there is no
+    /// duration.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+    pub fn quantile(&self, of: f64) -> Option<f64> {
+        let all: u64 = self.0.iter().sum();
+        let rank = all as f64 * of;
+        let (mut below, mut lower) = (0.0, 0.0);
+        for (count, bound) in self.0.iter().zip(BOUNDS_MS) {
+            let (count, upper) = (*count as f64, bound as f64 / 1000.0);
+            if count > 0.0 && below + count >= rank {
+                return Some(lower + (upper - lower) * ((rank - below) / count));
+            }
+            (below, lower) = (below + count, upper);
+        }
+        (all > 0).then_some(lower)
+    }
+}
+
 /// A snapshot of a histogram.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Snapshot {
@@ -35,8 +68,12 @@ impl Histogram {
         self.sum_micros.fetch_add(micros, Relaxed);
     }
 
+    pub(super) fn counts(&self) -> AckTimes {
+        AckTimes(self.buckets.each_ref().map(|count| count.load(Relaxed)))
+    }
+
     pub(super) fn held(&self) -> Snapshot {
-        let counts: Vec<u64> = self.buckets.iter().map(|count| count.load(Relaxed)).collect();
+        let counts = self.counts().0;
         #[allow(clippy::cast_precision_loss, reason = "a bound of 300 s at most")]
         let bounds = BOUNDS_MS.iter().map(|bound| *bound as f64 / 1000.0).chain([f64::INFINITY]);
         #[allow(clippy::cast_precision_loss, reason = "2^53 µs are 285 years")]

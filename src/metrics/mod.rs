@@ -15,9 +15,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use self::encode::Page;
+pub use self::histogram::AckTimes;
 use self::histogram::Histogram;
-pub use self::state::{LastError, Phase};
+pub use self::state::{LastError, Phase, Trouble};
 use crate::lsn::Lsn;
+use crate::position::EventPosition;
 use crate::source::{SlotMetrics, TableSize};
 
 /// Maximum number of topics with their own count.
@@ -85,7 +87,7 @@ pub struct Metrics {
     broker_ack: Histogram,
     topics: Mutex<BTreeMap<String, Published>>,
     publish_errors: Mutex<BTreeMap<(String, String), u64>>,
-    poison: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    poison: Mutex<BTreeMap<(&'static str, &'static str), Poisoned>>,
     reconnects: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     slot: Mutex<Option<SlotMetrics>>,
     outbox: Mutex<BTreeMap<String, u64>>,
@@ -139,6 +141,17 @@ pub struct Published {
     pub events: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
+}
+
+/// Undeliverable events of a cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Poisoned {
+    /// How many.
+    pub count: u64,
+    /// The position of the last one.
+    pub last: EventPosition,
+    /// When that was.
+    pub at: SystemTime,
 }
 
 impl Default for Metrics {
@@ -277,8 +290,30 @@ impl Metrics {
     }
 
     /// Counts a poison event, by cause and action.
-    pub fn poisoned(&self, cause: &'static str, action: &'static str) {
-        *lock(&self.poison).entry((cause, action)).or_default() += 1;
+    pub fn poisoned(&self, cause: &'static str, action: &'static str, last: EventPosition) {
+        let mut poison = lock(&self.poison);
+        let count = poison.get(&(cause, action)).map_or(0, |known| known.count) + 1;
+        poison.insert((cause, action), Poisoned { count, last, at: SystemTime::now() });
+    }
+
+    /// The poison events, by cause and action.
+    pub fn poison(&self) -> BTreeMap<(&'static str, &'static str), Poisoned> {
+        lock(&self.poison).clone()
+    }
+
+    /// How many acknowledged records each topic has.
+    pub fn records_by_topic(&self) -> BTreeMap<String, u64> {
+        lock(&self.topics).iter().map(|(topic, it)| (topic.clone(), it.events)).collect()
+    }
+
+    /// The delays between commit and acknowledgement until now.
+    pub fn ack_times(&self) -> AckTimes {
+        self.commit_to_ack.counts()
+    }
+
+    /// The sizes of the outbox tables, in bytes.
+    pub fn outbox(&self) -> BTreeMap<String, u64> {
+        lock(&self.outbox).clone()
     }
 
     /// Counts a reconnect to a peer, by reason.
@@ -302,6 +337,12 @@ impl Metrics {
         let mut known = lock(&self.outbox);
         known.retain(|table, _| sizes.iter().any(|size| size.table == *table));
         known.extend(sizes.into_iter().filter_map(|size| Some((size.table, size.bytes?))));
+    }
+
+    /// How long ago the oldest unconfirmed transaction committed, in seconds; 0 if there is none.
+    pub fn lag_seconds(&self, now: SystemTime) -> f64 {
+        let oldest = self.oldest_unconfirmed.get();
+        oldest.map_or(0.0, |oldest| (unix_seconds(now) - seconds(oldest)).max(0.0))
     }
 
     /// The flush LSN.

@@ -59,9 +59,24 @@ pub(super) struct State {
     host: String,
     security: Option<Security>,
     last_error: Option<LastError>,
-    sink_trouble: Option<String>,
-    source_trouble: Option<String>,
-    position_trouble: Option<String>,
+    sink_trouble: Option<Trouble>,
+    source_trouble: Option<Trouble>,
+    position_trouble: Option<Trouble>,
+}
+
+/// What keeps walpost from delivering.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// What is wrong, on one line.
+    pub text: String,
+    /// When it began, whatever the text was then.
+    pub since: SystemTime,
+}
+
+/// Sets the text of a trouble, which goes on if there was one.
+fn set(trouble: &mut Option<Trouble>, text: Option<String>) {
+    let since = trouble.as_ref().map_or_else(SystemTime::now, |before| before.since);
+    *trouble = text.map(|text| Trouble { text, since });
 }
 
 impl Metrics {
@@ -116,36 +131,36 @@ impl Metrics {
     pub fn set_sink_trouble(&self, trouble: Option<&str>) {
         let trouble = trouble.map(line);
         let mut state = lock(&self.state);
-        if state.sink_trouble != trouble {
+        if state.sink_trouble.as_ref().map(|before| &before.text) != trouble.as_ref() {
             if let Some(text) = trouble.clone() {
                 state.last_error = Some(LastError { at: SystemTime::now(), text });
             }
-            state.sink_trouble = trouble;
+            set(&mut state.sink_trouble, trouble);
         }
     }
 
     /// Sets why PostgreSQL sends nothing more although it can be reached; `None` if it does.
     pub fn set_source_trouble(&self, trouble: Option<String>) {
-        lock(&self.state).source_trouble = trouble;
+        set(&mut lock(&self.state).source_trouble, trouble);
     }
 
     /// Why PostgreSQL sends nothing more.
-    pub fn source_trouble(&self) -> Option<String> {
+    pub fn source_trouble(&self) -> Option<Trouble> {
         lock(&self.state).source_trouble.clone()
     }
 
     /// Sets why the position cannot be written; `None` if it can.
     pub fn set_state_trouble(&self, trouble: Option<String>) {
-        lock(&self.state).position_trouble = trouble;
+        set(&mut lock(&self.state).position_trouble, trouble);
     }
 
     /// Why the position cannot be written.
-    pub fn state_trouble(&self) -> Option<String> {
+    pub fn state_trouble(&self) -> Option<Trouble> {
         lock(&self.state).position_trouble.clone()
     }
 
     /// Why the destination accepts no records.
-    pub fn sink_trouble(&self) -> Option<String> {
+    pub fn sink_trouble(&self) -> Option<Trouble> {
         lock(&self.state).sink_trouble.clone()
     }
 }
@@ -163,7 +178,11 @@ mod tests {
         assert!(told.len() < 10_000, "{} bytes", told.len());
         assert!(told.starts_with(r"a\nforged\u{1b}[2Jx"), "{told}");
         metrics.set_sink_trouble(Some(&text));
-        assert_eq!(metrics.sink_trouble(), Some(told.clone()));
+        let trouble = metrics.sink_trouble().expect("it is kept");
+        assert_eq!(trouble.text, told);
+        metrics.set_sink_trouble(Some("another"));
+        assert_eq!(metrics.sink_trouble().map(|trouble| trouble.since), Some(trouble.since));
+        metrics.set_sink_trouble(Some(&text));
         assert_eq!(metrics.last_error().map(|last| last.text), Some(told));
     }
 }

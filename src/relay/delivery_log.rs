@@ -257,7 +257,7 @@ impl DeliveryLog {
             }
             let cause = poison.cause.key();
             let policy = if topic.is_some() { Policy::DeadLetter } else { Policy::Skip };
-            metrics.poisoned(cause, policy.name());
+            metrics.poisoned(cause, policy.name(), poison.position);
             if let Some(topic) = topic {
                 tracing::warn!(cause, topic, "{origin}, {poison}: goes to the dead-letter topic");
             } else {

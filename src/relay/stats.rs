@@ -98,7 +98,7 @@ impl Stats {
         if let Some(poison) = core.halted().and_then(Halt::poison)
             && !std::mem::replace(&mut self.halted, true)
         {
-            metrics.poisoned(poison.cause.key(), "halt");
+            metrics.poisoned(poison.cause.key(), "halt", poison.position);
         }
         if std::mem::take(&mut self.has_received) {
             metrics.last_received.set(now.unwrap_or_default());

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use super::words::{bytes, duration, records};
 use super::{Found, Slot};
-use crate::admin::{SlotStatus, Status};
+use crate::admin::words::{bytes, duration, latency, records};
+use crate::admin::{Latency, PoisonStatus, SlotStatus, Status, TopicRate};
 use crate::excerpt::line;
 
 /// The delivery lag above which it is not shown in green, in seconds.
@@ -14,6 +14,15 @@ const LATE: f64 = 60.0;
 
 /// The percentage of the limit below which the remainder is shown in red.
 const RED_BELOW_PERCENT: u64 = 20;
+
+/// Topics on the screen, which is one of 24 lines of 80 characters.
+const TOPICS_SHOWN: usize = 2;
+
+/// How many characters of a name are shown.
+const NAME_LENGTH: usize = 20;
+
+/// In so many seconds is soon: a day.
+const SOON: f64 = 86_400.0;
 
 /// Renders with or without colours.
 pub(super) struct Screen {
@@ -74,12 +83,20 @@ impl Screen {
         let uptime = duration(now - status.started_at);
         let published = format!("{published} in {uptime}, {rate:.1} a second now");
         self.line("published", &[plain(&published)]);
+        self.latency(status);
+        self.topics(status);
+        self.poison(status, now);
         let (used, limit) = (bytes(status.in_flight_bytes), bytes(status.in_flight_limit_bytes));
         let events = records(status.in_flight_events);
         self.line("in flight", &[plain(&format!("{events}, {used} of {limit}"))]);
         if let Some(figures) = &status.slot_figures {
             self.figures(figures);
         }
+        if let Some(left) = status.seconds_until_lost {
+            let text = format!("{} until the slot may be lost, at this rate", duration(left));
+            self.line("", &[if left < SOON { red(&text) } else { plain(&text) }]);
+        }
+        self.outbox(status);
         let position = &status.position;
         let position = format!("confirmed {}, received {}", position.confirmed, position.received);
         self.line("position", &[plain(&position)]);
@@ -90,11 +107,57 @@ impl Screen {
                 duration(now - state.written_at)
             );
             self.line("state", &[plain(&written)]);
+        } else if status.position_kept_in.is_none() && !status.sink.is_empty() {
+            let text = "kept nowhere: a slot that is made again, or moved, is not noticed";
+            self.line("state", &[plain(text)]);
         }
         if let Some(error) = &status.last_error {
             let text = format!("{} ago: {}", duration(now - error.at), error.text);
             self.line("last error", &[plain(&text)]);
         }
+    }
+
+    /// The time from commit to acknowledgement.
+    fn latency(&mut self, status: &Status) {
+        let of = |it: &Latency| {
+            let [p50, p99] = [it.p50, it.p99].map(latency);
+            format!("{p50}, {p99} in {}", duration(it.over_seconds))
+        };
+        let parts: Vec<_> = status.latency.iter().map(of).collect();
+        if !parts.is_empty() {
+            self.line("p50, p99", &[plain(&parts.join("; "))]);
+        }
+    }
+
+    fn topics(&mut self, status: &Status) {
+        let of = |topic: &TopicRate| format!("{} {:.0}/s", short(&topic.topic), topic.per_second);
+        let shown: Vec<_> = status.topics.iter().take(TOPICS_SHOWN).map(of).collect();
+        if !shown.is_empty() {
+            let more = status.topics.len().saturating_sub(TOPICS_SHOWN);
+            let more = if more > 0 { format!(", {more} more") } else { String::new() };
+            self.line("topics", &[plain(&(shown.join(", ") + &more))]);
+        }
+    }
+
+    /// Undeliverable events.
+    fn poison(&mut self, status: &Status, now: f64) {
+        let count: u64 = status.poison.iter().map(|poison| poison.count).sum();
+        let last = status.poison.iter().max_by(|a, b| a.last_at.total_cmp(&b.last_at));
+        if let Some(PoisonStatus { cause, last_position, last_at, .. }) = last {
+            let ago = duration(now - last_at);
+            let text = format!("{count}, last {ago} ago: {cause} {last_position}");
+            self.line("poison", &[red(&text)]);
+        }
+    }
+
+    fn outbox(&mut self, status: &Status) {
+        let sizes = &status.outbox_bytes;
+        let text = match sizes.iter().next() {
+            None => return,
+            Some((table, size)) if sizes.len() == 1 => format!("{} {}", short(table), bytes(*size)),
+            Some(_) => format!("{} tables, {}", sizes.len(), bytes(sizes.values().sum())),
+        };
+        self.line("outbox", &[plain(&text)]);
     }
 
     fn late(&mut self, status: &Status) {
@@ -129,12 +192,12 @@ impl Screen {
         let safe = figures.safe_bytes.map(|safe| u64::try_from(safe).unwrap_or_default());
         let left = safe.map_or_else(
             || "no limit is set".to_owned(),
-            |safe| format!("{} left until the slot may be lost", bytes(safe)),
+            |safe| format!("{} until it may be lost", bytes(safe)),
         );
         let is_low =
             |safe| figures.limit_bytes.is_some_and(|limit| safe < limit / 100 * RED_BELOW_PERCENT);
         let left = if safe.is_some_and(is_low) { red(&left) } else { plain(&left) };
-        let kept = format!("{retained} of WAL for the slot; wal_status ");
+        let kept = format!("{retained}, wal_status ");
         self.line("kept", &[plain(&kept), status, plain("; "), left]);
     }
 
@@ -158,6 +221,16 @@ impl Screen {
     }
 }
 
+/// The end of a long name, which tells more than its beginning.
+fn short(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= NAME_LENGTH {
+        return name.to_owned();
+    }
+    let end: String = name.chars().skip(count + 1 - NAME_LENGTH).collect();
+    format!("…{end}")
+}
+
 /// A part of a line, with its style.
 type Span<'a> = (Style, &'a str);
 
@@ -176,6 +249,56 @@ fn green(text: &str) -> Span<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn everything_fits_on_a_screen_of_80_by_24() {
+        let long = "outbox.event.".to_owned() + &"x".repeat(200);
+        let slot = SlotStatus {
+            observed_at: 0.0,
+            lag_bytes: 123 << 40,
+            retained_bytes: 123 << 40,
+            safe_bytes: Some(123 << 40),
+            limit_bytes: Some(123 << 40),
+            wal_status: Some("unreserved".to_owned()),
+        };
+        let latency = |over_seconds| Latency { over_seconds, p50: 0.8881, p99: 123.4 };
+        let topic = TopicRate { topic: long.clone(), per_second: 123_456.7 };
+        let poison = PoisonStatus {
+            cause: "missing_field".to_owned(),
+            action: "dead_letter".to_owned(),
+            count: 12_345,
+            last_position: "00000016B374D848/00000003".to_owned(),
+            last_at: 0.0,
+        };
+        let mut status: Status = serde_json::from_str(STATUS).expect("a status");
+        status.latency = vec![latency(60.0), latency(900.0)];
+        status.topics = vec![topic; 11];
+        status.poison = vec![poison; 9];
+        status.slot_figures = Some(slot);
+        status.seconds_until_lost = Some(1e6);
+        status.outbox_bytes.insert(long, 1 << 40);
+        let found = Found {
+            delivering: Some(true),
+            daemon: Some(status),
+            daemon_error: None,
+            slot: None,
+            slot_error: None,
+        };
+        let screen = Screen::new(false).of(&found, 1e6);
+        assert!(screen.lines().count() <= 20, "room for reasons and an error: {screen}");
+        for line in screen.lines() {
+            assert!(line.chars().count() <= 80, "{} characters: {line}", line.chars().count());
+        }
+    }
+
+    /// As a walpost of a former version has it.
+    const STATUS: &str = r#"{"version": "0.1.0", "slot": "walpost", "publication": "walpost",
+        "ready": true, "reasons": [], "phase": "catching up", "phase_since": 0, "started_at": 0,
+        "host": "127.0.0.1:5432", "sink": "Amazon SQS", "position": {"received": "FFFFFFFF/FFFFFFFF",
+        "confirmed": "FFFFFFFF/FFFFFFFF"}, "oldest_unconfirmed_commit": 1.0,
+        "delivery_lag_seconds": 1.0, "published": 123456789012, "published_per_second": 1.0,
+        "in_flight_events": 123456, "in_flight_bytes": 1, "in_flight_limit_bytes": 1,
+        "slot_figures": null, "last_error": null}"#;
 
     #[test]
     fn texts_stay_on_their_line_without_control_sequences() {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, program, stop};
 use walpost_bed::{
     Endpoints, Kafka, Major, Postgres, Stop, Walpost, WalpostBuilder, eventually, repository,
@@ -31,6 +33,15 @@ impl Answering {
     /// The status code and the text of a page.
     pub(crate) async fn page(&self, path: &str) -> (u16, String) {
         Endpoints::at(&self.address).page(path).await
+    }
+
+    /// The whole answer to a request as it stands.
+    pub(crate) async fn raw(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).await.expect("it listens");
+        stream.write_all(request.as_bytes()).await.expect("it is read");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer
     }
 
     pub(crate) async fn scrape(&self) -> Scrape {
@@ -372,6 +383,10 @@ async fn poison_and_broker_rejections_are_counted_by_cause() {
         scrape.sum("walpost_poison_events_total", &[("cause", cause), ("action", action)])
     };
     assert_eq!(poison("too_large", "dead_letter"), Some(1.0));
+    let (_, status) = answering.page("/status").await;
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let shown = |at: usize| [&status["poison"][at]["cause"], &status["poison"][at]["action"]];
+    assert_eq!([shown(0), shown(1)], [["invalid_topic", "skip"], ["too_large", "dead_letter"]]);
     assert_eq!(poison("invalid_topic", "skip"), Some(1.0));
     let topic = fixture.topic("order");
     let errors = scrape.sum("walpost_publish_errors_total", &[("topic", &topic)]);
@@ -411,13 +426,7 @@ async fn unknown_paths_and_methods_are_rejected() {
     let answering = Answering::run(&fixture, &[]).await;
     assert_eq!(answering.page("/").await.0, 200);
     assert_eq!(answering.page("/metrics/").await.0, 404);
-    let stream = tokio::net::TcpStream::connect(&answering.address).await.expect("it listens");
-    let (mut reader, mut writer) = stream.into_split();
-    tokio::io::AsyncWriteExt::write_all(&mut writer, b"POST /status HTTP/1.0\r\n\r\n")
-        .await
-        .expect("it is read");
-    let mut answer = String::new();
-    tokio::io::AsyncReadExt::read_to_string(&mut reader, &mut answer).await.expect("an answer");
+    let answer = answering.raw("POST /status HTTP/1.0\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.0 405"), "{answer}");
     assert!(answer.to_lowercase().contains("allow: get, head"), "{answer}");
 }
@@ -429,6 +438,12 @@ async fn status_is_readable_and_its_exit_code_reflects_delivery() {
     answering.await_ready(200).await;
     fixture.postgres.execute(&insert(1234, 10)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
+    // Samples are taken each second.
+    eventually(SHORT_TIMEOUT, "rates are known", async || {
+        let (_, status) = answering.page("/status").await;
+        status.contains("\"p99\"") && status.contains("\"per_second\"")
+    })
+    .await;
     let status = |arguments: &[&str]| {
         let command = fixture.command("status").args(["--admin-listen", &answering.address]);
         command.args(arguments).start()
@@ -436,7 +451,8 @@ async fn status_is_readable_and_its_exit_code_reflects_delivery() {
     let screen = status(&[]);
     assert_eq!(ended(&screen).await.0, Some(0));
     let text = screen.stdout().join("\n");
-    for part in ["slot walpost", "yes  streaming from 127.0.0.1", "nothing is", "1 234 records"] {
+    let parts = ["slot walpost", "yes  streaming from 127.0.0.1", "nothing is", "1 234 records"];
+    for part in parts.into_iter().chain(["p50, p99    ", "outbox      public.outbox "]) {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert!(!text.contains('\u{1b}'), "no colours in a pipe: {text}");
@@ -447,6 +463,7 @@ async fn status_is_readable_and_its_exit_code_reflects_delivery() {
     assert_eq!(ended(&screen).await.0, Some(0));
     let json: serde_json::Value = serde_json::from_str(&screen.stdout().join("")).expect("JSON");
     assert_eq!((&json["delivering"], &json["daemon"]["published"]), (&true.into(), &1234.into()));
+    assert_eq!(json["daemon"]["topics"][0]["topic"], fixture.topic("order"), "{json}");
     for (arguments, word) in [(&[][..], "ok"), (&["--ready"], "ok")] {
         let health = fixture.command("health").args(["--admin-listen", &answering.address]);
         let health = health.args(arguments).start();

@@ -21,6 +21,7 @@ mod first_position;
 mod messages;
 mod outbox_partitions;
 mod outbox_size;
+mod page;
 mod partitioner;
 mod partitions;
 mod pg_upgrade;

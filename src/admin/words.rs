@@ -1,7 +1,7 @@
 //! Human-readable sizes and durations.
 
 /// A number of bytes as `12.3 MiB`.
-pub(super) fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -18,7 +18,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// A duration as `2 h 5 min`: the two largest units.
-pub(super) fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     if seconds < 10.0 {
         return format!("{:.1} s", seconds.max(0.0));
@@ -37,8 +37,18 @@ pub(super) fn duration(seconds: f64) -> String {
     parts.join(" ")
 }
 
+/// A duration below a minute as `1.2 ms` or `3.4 s`.
+pub(crate) fn short_duration(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.1} ms", seconds * 1000.0) } else { duration(seconds) }
+}
+
+/// The time until an acknowledgement; the histogram ends at five minutes.
+pub(crate) fn latency(seconds: f64) -> String {
+    if seconds < 300.0 { short_duration(seconds) } else { "over 5 min".to_owned() }
+}
+
 /// A number of records as `1 234 567 records`.
-pub(super) fn records(count: u64) -> String {
+pub(crate) fn records(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
     for (place, digit) in digits.chars().enumerate() {
