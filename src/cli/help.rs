@@ -113,9 +113,10 @@ Deletes rows that are older than --older-than and proved to be delivered: by wal
 what every logical slot of the database has confirmed. Nothing is deleted on a server that was started
 since `walpost run` has compared it with that position, or with another publication or configuration
 of the outbox than its. Where no position is kept (RabbitMQ, HTTP, SQS, Kafka without a state topic), the
-slot alone tells: that needs --by-slot-alone, and a walpost at work. Rows from before the slot are kept, unless they were published too
-(`init --existing-rows`, `recover --all`). Reads the table once, and needs no index. Needs SELECT,
-DELETE and UPDATE of a column on the table, and to read the position; it disturbs no other walpost, and can be interrupted and run again.
+slot alone tells: that needs --by-slot-alone, and a walpost at work. Rows from before the slot are
+kept, unless they were published too (`init --existing-rows`, `recover --all`). Reads the table once,
+and needs no index. Needs SELECT, DELETE and UPDATE of a column on the table, and to read the position;
+it disturbs no other walpost, and can be interrupted and run again.
 Of a partitioned table it makes partitions ahead and drops those of which every row may be deleted; that
 needs the rights of the table's owner. Of a table of pg_partman it only names those that are safe to drop.";
 

@@ -84,7 +84,6 @@ async fn prune(config: &Config, arguments: &PruneArguments) -> Result<Exit, Prun
         client,
         Wanted {
             config,
-            layout: &destination::parts::settings::layout(config),
             source: &source,
             ignored: &arguments.ignore_slot,
             skipped_too: arguments.include_skipped,

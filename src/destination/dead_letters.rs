@@ -1,5 +1,6 @@
 //! Taking dead letters from where they are stored, for the command that publishes their events again.
 
+use std::future::ready;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
@@ -29,11 +30,10 @@ pub(crate) trait DeadLetters {
     /// What is not processed before this is called again is kept.
     fn next(&mut self) -> LocalFuture<'_, Result<Option<StoredLetter>, LettersError>>;
 
-    /// Publishes the record of the letter that came last, and only then counts it as processed.
-    fn publish<'a>(
+    /// Publishes the letter that came last, and only then counts it as processed.
+    fn publish<'a, 'r: 'a>(
         &'a mut self,
-        position: EventPosition,
-        record: &'a Record<'_>,
+        restored: Restored<'a, 'r>,
     ) -> LocalFuture<'a, Result<PutBack, LettersError>>;
 
     /// Counts what came last as processed, which is a duplicate of a published letter, or no letter.
@@ -51,18 +51,17 @@ pub(crate) type OpenLetters<'a> = LocalFuture<'a, Result<Box<dyn DeadLetters>, L
 
 /// The work of a [`DeadLetters`], for each destination.
 pub(super) trait LetterStore {
+    /// Whether letters stay where they are, and the progress passes what is no letter.
+    const KEEPS_LETTERS: bool;
+
     /// The work of [`DeadLetters::next`].
     async fn take(&mut self) -> Result<Option<StoredLetter>, LettersError>;
 
     /// The work of [`DeadLetters::publish`].
-    async fn put_back(
-        &mut self,
-        position: EventPosition,
-        record: &Record<'_>,
-    ) -> Result<PutBack, LettersError>;
+    async fn put_back(&mut self, restored: Restored<'_, '_>) -> Result<PutBack, LettersError>;
 
-    /// The work of [`DeadLetters::pass`].
-    async fn processed(&mut self, what: Passed) -> Result<(), LettersError>;
+    /// The progress passes what was taken last, or it is removed.
+    async fn processed(&mut self) -> Result<(), LettersError>;
 
     /// The work of [`DeadLetters::commit`]: nothing where each letter is removed.
     async fn store_progress(&mut self) -> Result<(), LettersError> {
@@ -80,16 +79,18 @@ impl<S: LetterStore> DeadLetters for S {
         Box::pin(self.take())
     }
 
-    fn publish<'a>(
+    fn publish<'a, 'r: 'a>(
         &'a mut self,
-        position: EventPosition,
-        record: &'a Record<'_>,
+        restored: Restored<'a, 'r>,
     ) -> LocalFuture<'a, Result<PutBack, LettersError>> {
-        Box::pin(self.put_back(position, record))
+        Box::pin(self.put_back(restored))
     }
 
     fn pass(&mut self, what: Passed) -> LocalFuture<'_, Result<(), LettersError>> {
-        Box::pin(self.processed(what))
+        if what == Passed::NoLetter && !S::KEEPS_LETTERS {
+            return Box::pin(ready(Ok(())));
+        }
+        Box::pin(self.processed())
     }
 
     fn commit(&mut self) -> LocalFuture<'_, Result<(), LettersError>> {
@@ -99,6 +100,24 @@ impl<S: LetterStore> DeadLetters for S {
     fn close(&mut self) -> LocalFuture<'_, Result<(), LettersError>> {
         Box::pin(self.give_back())
     }
+}
+
+/// The letters that `opening` opens.
+#[allow(clippy::unnecessary_wraps, reason = "a destination may have none")]
+pub(super) fn open_letters<'a, S: LetterStore + 'static>(
+    opening: impl Future<Output = Result<S, LettersError>> + 'a,
+) -> Option<OpenLetters<'a>> {
+    Some(Box::pin(async { Ok(Box::new(opening.await?) as Box<dyn DeadLetters>) }))
+}
+
+/// The record of a letter's event.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Restored<'a, 'r> {
+    /// The place of the letter, for errors.
+    pub(crate) place: &'a str,
+    /// The event's position.
+    pub(crate) position: EventPosition,
+    pub(crate) record: &'a Record<'r>,
 }
 
 /// What became of a letter.
@@ -196,20 +215,24 @@ impl OneAtATime {
         Self { sink: Box::new(sink), last: Seq::FIRST }
     }
 
-    /// Publishes the record of the letter at `place`, and waits for the acknowledgement. Returns why it is
-    /// rejected.
+    /// Publishes a record, and waits for the acknowledgement, unless it is rejected.
     pub(super) async fn deliver(
         &mut self,
-        (position, record): (EventPosition, &Record<'_>),
-        place: &str,
-    ) -> Result<Option<Refusal>, LettersError> {
+        restored: Restored<'_, '_>,
+    ) -> Result<PutBack, LettersError> {
+        let put_back = self.outcome(restored).await?;
+        crate::crash_points::point!("replayed");
+        Ok(put_back)
+    }
+
+    async fn outcome(&mut self, restored: Restored<'_, '_>) -> Result<PutBack, LettersError> {
         let deadline = Instant::now() + DELIVERY_TIMEOUT;
         let mut reason = format!("no acknowledgement came within {DELIVERY_TIMEOUT:?}");
         let mut suspected = 0;
         loop {
-            let outcome = self.attempt((position, record), deadline, &mut reason).await?;
+            let outcome = self.attempt(restored, deadline, &mut reason).await?;
             if outcome == Some(Outcome::Delivered) {
-                return Ok(None);
+                return Ok(PutBack::Published);
             }
             self.sink.replace_producer().await?;
             // The rejection may be reported after the failure that it caused.
@@ -218,13 +241,13 @@ impl OneAtATime {
             let last = last.into_iter().filter(|report| report.seq == self.last);
             for outcome in outcome.into_iter().chain(last.map(|report| report.outcome)) {
                 match outcome {
-                    Outcome::Delivered => return Ok(None),
-                    Outcome::Refused(refusal) => return Ok(Some(refusal)),
+                    Outcome::Delivered => return Ok(PutBack::Published),
+                    Outcome::Refused(refusal) => return Ok(PutBack::Refused(refusal)),
                     // Whether it is the letter's fault is not known: it is tried again.
                     Outcome::Suspect(refusal) => {
                         suspected += 1;
                         if suspected == ATTEMPTS {
-                            return Ok(Some(refusal));
+                            return Ok(PutBack::Refused(refusal));
                         }
                         reason = refusal.reason;
                     }
@@ -233,7 +256,8 @@ impl OneAtATime {
                 }
             }
             if Instant::now() >= deadline {
-                return Err(LettersError::Undelivered { place: place.to_owned(), reason });
+                let place = restored.place.to_owned();
+                return Err(LettersError::Undelivered { place, reason });
             }
             sleep(RETRY_PAUSE * 10).await;
         }
@@ -242,7 +266,7 @@ impl OneAtATime {
     /// One production; `None` if it timed out.
     async fn attempt(
         &mut self,
-        (position, record): (EventPosition, &Record<'_>),
+        Restored { position, record, .. }: Restored<'_, '_>,
         deadline: Instant,
         reason: &mut String,
     ) -> Result<Option<Outcome>, LettersError> {

@@ -3,27 +3,30 @@
 //!
 //! Dead letters are replayed one at a time, in order within a lane of their store. One that is still
 //! poison is kept, and so are later ones with the same key, so that the dead letters of a key keep
-//! their order, but for those that `--cause` leaves out. A processed dead letter is never replayed again, and one that is stored twice is
-//! replayed once per run. If the process ends between the acknowledgement and the note of it, a record
-//! is duplicated, unless the destination does both at once, but never lost.
+//! their order, but for those that `--cause` leaves out. A processed dead letter is never replayed
+//! again, and one that is stored twice is replayed once per run. If the process ends between the
+//! acknowledgement and the note of it, a record is duplicated, unless the destination does both at
+//! once, but never lost.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _, RandomState};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::admin::words::duration;
 use crate::assembly;
 use crate::config::{self, Config, ConfigError};
 use crate::destination::dead_letters::{
-    DeadLetters, LettersAt, LettersError, Passed, PutBack, StoredLetter,
+    DeadLetters, LettersAt, LettersError, Passed, PutBack, Restored, StoredLetter,
 };
 use crate::destination::of;
 use crate::excerpt::excerpt;
 use crate::lsn::Lsn;
+use crate::metrics::unix_micros;
 use crate::outbox::{ColumnNames, Event, Outbox};
-use crate::pgoutput::{LogicalMessage, PgTimestamp};
+use crate::pgoutput::LogicalMessage;
 use crate::position::EventPosition;
 use crate::record::dead_letter::{FIELDS, Letter};
 use crate::record::{Cause, Dropped, Poison, Record, Router};
@@ -271,13 +274,15 @@ impl Replay {
             Ok(record) => record,
             Err(poison) => return Ok(LetterOutcome::Poison(poison)),
         };
-        let line = described(&record, &letter);
+        let line = described(&record, &letter, SystemTime::now());
         if self.settings.dry_run {
             drop(record);
             self.seen.insert(identity);
             return Ok(LetterOutcome::Replayed(line + &dropped(&self.router)));
         }
-        let put_back = self.letters.publish(letter.position, &record).await?;
+        let (place, position) = (stored.place.as_str(), letter.position);
+        let restored = Restored { place, position, record: &record };
+        let put_back = self.letters.publish(restored).await?;
         let topic = record.topic.to_owned();
         drop(record);
         Ok(match put_back {
@@ -334,23 +339,13 @@ fn decode_again<'a>(
     Err(Poison::new(cause, &event))
 }
 
-/// How long ago an event was committed.
-fn age(commit_time: PgTimestamp) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let then = u64::try_from(commit_time.unix_micros() / 1_000_000).unwrap_or_default();
-    match now.saturating_sub(then) {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7_200 => format!("{} min", seconds / 60),
-        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
-        seconds => format!("{} d", seconds / 86_400),
-    }
-}
-
 /// What the letter is, and the record that is published: never the payload.
-fn described(record: &Record<'_>, letter: &Letter<'_>) -> String {
+fn described(record: &Record<'_>, letter: &Letter<'_>, now: SystemTime) -> String {
     let text = |bytes: &[u8]| excerpt(&String::from_utf8_lossy(bytes));
     let id = letter.id().map_or_else(String::new, |id| format!(", id {}", text(id)));
-    let age = age(letter.commit_time);
+    let micros = unix_micros(now) - letter.commit_time.unix_micros();
+    let age =
+        duration(Duration::from_micros(u64::try_from(micros).unwrap_or_default()).as_secs_f64());
     let key = record.key.map_or_else(|| "no key".into(), text);
     let (cause, topic) = (excerpt(letter.cause), excerpt(record.topic));
     let bytes = record.value.map_or(0, <[u8]>::len);
@@ -388,13 +383,11 @@ mod tests {
             timestamp_ms: None,
             headers: Headers::new(),
         };
-        let said = described(&record, &letter);
-        let age = said.split("committed ").nth(1).and_then(|rest| rest.split(" ago").next());
-        assert!(age.is_some_and(|age| age.ends_with(" d")), "{said}");
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3 * 86_400);
         assert_eq!(
-            said.replace(age.unwrap_or_default(), "AGE"),
+            described(&record, &letter, now),
             concat!(
-                r"(refused\n7/7 all is well, event 0000000000000001/00000000, committed AGE ago) -> ",
+                r"(refused\n7/7 all is well, event 0000000000000001/00000000, committed 3 d ago) -> ",
                 r"topic a\rb, key k\n\u{1b}[2K\u{fffd}, 3 bytes"
             )
             .replace(r"\u{fffd}", "\u{fffd}")

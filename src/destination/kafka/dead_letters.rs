@@ -17,12 +17,10 @@ use tokio::time::timeout;
 use super::{Callbacks, KafkaConfig, KafkaSink, MetadataClient, kafka};
 use crate::config::Config;
 use crate::destination::dead_letters::{
-    DeadLetters, LetterStore, LettersAt, LettersError, OneAtATime, Passed, PutBack, StoredLetter,
+    LetterStore, LettersAt, LettersError, OneAtATime, PutBack, Restored, StoredLetter,
 };
 use crate::destination::parts::Failure;
 use crate::destination::parts::progress::Progress;
-use crate::position::EventPosition;
-use crate::record::Record;
 
 /// The default consumer group.
 const GROUP: &str = "walpost-replay-dead-letters";
@@ -44,7 +42,7 @@ const PREFETCH: [(&str, &str); 2] =
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A consumer of the unprocessed dead letters, and a producer.
-struct DeadLetterTopic {
+pub(super) struct DeadLetterTopic {
     consumer: StreamConsumer<Callbacks>,
     producer: OneAtATime,
     topic: String,
@@ -69,7 +67,7 @@ struct Partition {
 }
 
 /// Opens the topic, and reads the group's progress.
-pub(super) fn open(config: &Config, at: &LettersAt) -> Result<Box<dyn DeadLetters>, LettersError> {
+pub(super) fn open(config: &Config, at: &LettersAt) -> Result<DeadLetterTopic, LettersError> {
     let mut kafka = kafka(config);
     MetadataClient::open(&kafka)?.reach(REQUEST_TIMEOUT).map_err(|failure| {
         if failure.is_refused_login() {
@@ -85,7 +83,7 @@ pub(super) fn open(config: &Config, at: &LettersAt) -> Result<Box<dyn DeadLetter
     for (name, value) in [("linger.ms", "0"), ("batch.size", "1")] {
         kafka.properties.insert(name.to_owned(), value.to_owned());
     }
-    Ok(Box::new(DeadLetterTopic::open(&kafka, topic, group)?))
+    DeadLetterTopic::open(&kafka, topic, group)
 }
 
 impl DeadLetterTopic {
@@ -150,6 +148,8 @@ impl DeadLetterTopic {
 }
 
 impl LetterStore for DeadLetterTopic {
+    const KEEPS_LETTERS: bool = true;
+
     async fn take(&mut self) -> Result<Option<StoredLetter>, LettersError> {
         while !self.partitions.values().all(Partition::is_read) {
             let received = timeout(IDLE_TIMEOUT, self.consumer.recv()).await.map_err(|_| {
@@ -183,29 +183,19 @@ impl LetterStore for DeadLetterTopic {
         Ok(None)
     }
 
-    async fn put_back(
-        &mut self,
-        position: EventPosition,
-        record: &Record<'_>,
-    ) -> Result<PutBack, LettersError> {
-        let (partition, offset) = self.last;
-        let place = place(partition, offset);
-        let partition = self.partitions.get(&partition);
+    async fn put_back(&mut self, restored: Restored<'_, '_>) -> Result<PutBack, LettersError> {
+        let partition = self.partitions.get(&self.last.0);
         if partition.is_some_and(|partition| !partition.progress.has_room()) {
-            return Err(LettersError::Scattered { place });
+            return Err(LettersError::Scattered { place: restored.place.to_owned() });
         }
-        let refused = self.producer.deliver((position, record), &place).await?;
-        crate::crash_points::point!("replayed");
-        Ok(match refused {
-            None => {
-                self.done();
-                PutBack::Published
-            }
-            Some(refusal) => PutBack::Refused(refusal),
-        })
+        let put_back = self.producer.deliver(restored).await?;
+        if matches!(put_back, PutBack::Published) {
+            self.done();
+        }
+        Ok(put_back)
     }
 
-    async fn processed(&mut self, _what: Passed) -> Result<(), LettersError> {
+    async fn processed(&mut self) -> Result<(), LettersError> {
         self.done();
         Ok(())
     }
@@ -243,16 +233,12 @@ fn stored(message: &BorrowedMessage<'_>) -> StoredLetter {
     let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
     let headers = headers.filter_map(|header| Some((header.key.to_owned(), bytes(header.value)?)));
     StoredLetter {
-        place: place(message.partition(), message.offset()),
+        place: format!("{}/{}", message.partition(), message.offset()),
         lane: message.partition(),
         key: bytes(message.key()),
         value: bytes(message.payload()),
         headers: headers.collect(),
     }
-}
-
-fn place(partition: i32, offset: i64) -> String {
-    format!("{partition}/{offset}")
 }
 
 impl Partition {

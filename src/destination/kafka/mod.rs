@@ -43,7 +43,7 @@ mod topic_lookup;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use super::dead_letters::{LettersAt, OpenLetters};
+use super::dead_letters::{LettersAt, OpenLetters, open_letters};
 use super::parts;
 use super::published::Published;
 use super::{AssemblyError, Check, Context, Description, Destination, Opened, ReadState};
@@ -169,7 +169,7 @@ impl Destination for Kafka {
         config: &'a Config,
         at: &'a LettersAt,
     ) -> Option<OpenLetters<'a>> {
-        Some(Box::pin(async move { dead_letters::open(config, at) }))
+        open_letters(async move { dead_letters::open(config, at) })
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

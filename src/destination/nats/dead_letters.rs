@@ -5,8 +5,6 @@
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -15,16 +13,19 @@ use super::config::NatsConfig;
 use super::connection::{Connection, connect};
 use super::letters_key::LettersKey;
 use super::link::limits_of;
-use super::message::{KEY, KEY_BASE64, Limits, TOMBSTONE, Target, not_allowed};
+use super::message::{Limits, TOMBSTONE, Target, not_allowed};
+use super::published::key_of;
+use super::settings::nats_config;
 use super::state_key::{read, usable_stream};
-use crate::destination::dead_letters::{LetterStore, LettersError, Passed, PutBack, StoredLetter};
+use crate::config::Config;
+use crate::destination::dead_letters::{
+    LetterStore, LettersAt, LettersError, PutBack, Restored, StoredLetter,
+};
 use crate::destination::parts::Failure;
 use crate::destination::parts::message_id::Writer;
 use crate::destination::parts::progress::Progress;
 use crate::ledger::Seq;
 use crate::outlet::{Ground, Refusal};
-use crate::position::EventPosition;
-use crate::record::Record;
 
 /// How long messages follow each other beside a walpost at work, and the pause after that.
 const BURST: Duration = Duration::from_millis(200);
@@ -75,8 +76,12 @@ impl Pace {
 }
 
 impl LettersOfStream {
-    /// The letters of the subject that `config` names.
-    pub(super) async fn open(config: NatsConfig) -> Result<Self, LettersError> {
+    /// The letters of the configured subject, or of that in `at`.
+    pub(super) async fn open(config: &Config, at: &LettersAt) -> Result<Self, LettersError> {
+        let mut config = nats_config(config)?;
+        if let Some(from) = &at.from {
+            config.dead_letters.clone_from(from);
+        }
         let connection = connect(&config).await?;
         let client = connection.client.clone();
         let asked = async {
@@ -151,6 +156,8 @@ impl LettersOfStream {
 }
 
 impl LetterStore for LettersOfStream {
+    const KEEPS_LETTERS: bool = true;
+
     async fn take(&mut self) -> Result<Option<StoredLetter>, LettersError> {
         let (client, letters) = (&self.connection.client, &self.config.dead_letters);
         while self.next <= self.end {
@@ -167,13 +174,10 @@ impl LetterStore for LettersOfStream {
         Ok(None)
     }
 
-    async fn put_back(
-        &mut self,
-        _position: EventPosition,
-        record: &Record<'_>,
-    ) -> Result<PutBack, LettersError> {
+    async fn put_back(&mut self, restored: Restored<'_, '_>) -> Result<PutBack, LettersError> {
+        let Restored { place, record, .. } = restored;
         if !self.progress.has_room() {
-            return Err(LettersError::Scattered { place: self.last.to_string() });
+            return Err(LettersError::Scattered { place: place.to_owned() });
         }
         let id = self.writer.id_of_replayed(self.last);
         let built = self.target.message((Seq::FIRST, record), Some(&id), None, &self.limits);
@@ -199,7 +203,7 @@ impl LetterStore for LettersOfStream {
         Ok(PutBack::Published)
     }
 
-    async fn processed(&mut self, _what: Passed) -> Result<(), LettersError> {
+    async fn processed(&mut self) -> Result<(), LettersError> {
         self.done();
         Ok(())
     }
@@ -217,12 +221,6 @@ impl LetterStore for LettersOfStream {
 /// Sequence numbers stay below 2^63.
 fn signed(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
-}
-
-/// The key of a message's record.
-pub(super) fn key_of(message: &Stored) -> Option<Vec<u8>> {
-    let encoded = message.header(KEY_BASE64).and_then(|text| STANDARD.decode(text).ok());
-    encoded.or_else(|| message.header(KEY).map(|key| key.as_bytes().to_vec()))
 }
 
 fn letter(message: Stored) -> StoredLetter {

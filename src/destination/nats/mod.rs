@@ -44,7 +44,7 @@ mod url;
 
 use std::sync::Arc;
 
-use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
+use super::dead_letters::{LettersAt, OpenLetters, open_letters};
 use super::parts::claims::Claims;
 use super::parts::settings::reread;
 use super::published::Published;
@@ -136,13 +136,7 @@ impl Destination for Nats {
         config: &'a Config,
         at: &'a LettersAt,
     ) -> Option<OpenLetters<'a>> {
-        Some(Box::pin(async move {
-            let mut nats = nats_config(config)?;
-            if let Some(from) = &at.from {
-                nats.dead_letters.clone_from(from);
-            }
-            Ok(Box::new(LettersOfStream::open(nats).await?) as Box<dyn DeadLetters>)
-        }))
+        open_letters(LettersOfStream::open(config, at))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

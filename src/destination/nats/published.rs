@@ -1,14 +1,15 @@
 //! Reads back the messages of the stream, from its end on: by their sequence numbers, which disturbs no
 //! consumer and needs no other right than `run` does.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures_util::stream::{StreamExt as _, TryStreamExt as _, iter};
 use serde_json::json;
 
 use super::api::{Stored, StreamInfo, stored, stream_info};
 use super::config::NatsConfig;
 use super::connection::{Connection, connect};
-use super::dead_letters::key_of;
-use super::message::{MESSAGE_ID, TIMESTAMP, TOMBSTONE, TOPIC};
+use super::message::{KEY, KEY_BASE64, MESSAGE_ID, TIMESTAMP, TOMBSTONE, TOPIC};
 use crate::destination::parts::Failure;
 use crate::destination::parts::message_id::is_of_replayed;
 use crate::destination::published::{
@@ -129,6 +130,12 @@ fn ms(message: &Stored) -> Option<i64> {
         return None;
     }
     message.header(TIMESTAMP)?.parse().ok()
+}
+
+/// The key of a message's record.
+pub(super) fn key_of(message: &Stored) -> Option<Vec<u8>> {
+    let encoded = message.header(KEY_BASE64).and_then(|text| STANDARD.decode(text).ok());
+    encoded.or_else(|| message.header(KEY).map(|key| key.as_bytes().to_vec()))
 }
 
 fn event(message: &Stored) -> PublishedEvent {

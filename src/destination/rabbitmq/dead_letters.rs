@@ -17,12 +17,10 @@ use super::settings::rabbit_config;
 use super::sink::RabbitSink;
 use crate::config::Config;
 use crate::destination::dead_letters::{
-    LetterStore, LettersAt, LettersError, OneAtATime, Passed, PutBack, StoredLetter,
+    LetterStore, LettersAt, LettersError, OneAtATime, PutBack, Restored, StoredLetter,
 };
 use crate::destination::parts::Failure;
 use crate::destination::parts::settings::reread;
-use crate::position::EventPosition;
-use crate::record::Record;
 
 /// How long the broker may send nothing while it is to send a letter.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -34,9 +32,8 @@ pub(super) struct LettersOfQueue {
     producer: OneAtATime,
     /// How many are left of them.
     left: u32,
-    /// The delivery tag of what was taken last, and what it is called.
+    /// The delivery tag of what was taken last.
     last: u64,
-    place: String,
 }
 
 impl LettersOfQueue {
@@ -55,7 +52,7 @@ impl LettersOfQueue {
             failure => failure.into(),
         })?;
         let producer = OneAtATime::new(sink);
-        Ok(Self { config: rabbitmq, channel, producer, left, last: 0, place: String::new() })
+        Ok(Self { config: rabbitmq, channel, producer, left, last: 0 })
     }
 
     /// Asks for the next letter.
@@ -92,9 +89,8 @@ impl LettersOfQueue {
                 if let Some((tag, Some(header), body)) = &mut found
                     && header.body_size == body.len() as u64
                 {
-                    let letter = letter(*tag, header, std::mem::take(body));
-                    (self.last, self.place) = (*tag, letter.place.clone());
-                    return Ok(Some(letter));
+                    self.last = *tag;
+                    return Ok(Some(letter(*tag, header, std::mem::take(body))));
                 }
             }
             let silent = || {
@@ -119,6 +115,8 @@ impl LettersOfQueue {
 }
 
 impl LetterStore for LettersOfQueue {
+    const KEEPS_LETTERS: bool = false;
+
     async fn take(&mut self) -> Result<Option<StoredLetter>, LettersError> {
         if self.left == 0 {
             return Ok(None);
@@ -127,26 +125,16 @@ impl LetterStore for LettersOfQueue {
         Ok(self.get().await?)
     }
 
-    async fn put_back(
-        &mut self,
-        position: EventPosition,
-        record: &Record<'_>,
-    ) -> Result<PutBack, LettersError> {
-        let place = self.place.clone();
-        let refused = self.producer.deliver((position, record), &place).await?;
-        crate::crash_points::point!("replayed");
-        if let Some(refusal) = refused {
-            return Ok(PutBack::Refused(refusal));
-        }
-        self.remove().await?;
-        Ok(PutBack::Published)
-    }
-
-    async fn processed(&mut self, what: Passed) -> Result<(), LettersError> {
-        if what == Passed::Duplicate {
+    async fn put_back(&mut self, restored: Restored<'_, '_>) -> Result<PutBack, LettersError> {
+        let put_back = self.producer.deliver(restored).await?;
+        if matches!(put_back, PutBack::Published) {
             self.remove().await?;
         }
-        Ok(())
+        Ok(put_back)
+    }
+
+    async fn processed(&mut self) -> Result<(), LettersError> {
+        Ok(self.remove().await?)
     }
 
     async fn give_back(&mut self) -> Result<(), LettersError> {

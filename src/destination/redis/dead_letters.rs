@@ -9,11 +9,13 @@ use super::connection::{Connection, connect};
 use super::link::{answered, lacks_replicas};
 use super::published::{ENTRIES_FIRST, Entry, ask, field, info, next_count};
 use super::script::{Moved, move_letter};
-use crate::destination::dead_letters::{LetterStore, LettersError, Passed, PutBack, StoredLetter};
+use super::settings::redis_config;
+use crate::config::Config;
+use crate::destination::dead_letters::{
+    LetterStore, LettersAt, LettersError, PutBack, Restored, StoredLetter,
+};
 use crate::destination::parts::Failure;
 use crate::outlet::{Ground, Refusal};
-use crate::position::EventPosition;
-use crate::record::Record;
 
 /// The letters up to the last one that there was at the start.
 pub(super) struct LetterStream {
@@ -29,8 +31,12 @@ pub(super) struct LetterStream {
 }
 
 impl LetterStream {
-    /// The letters in the stream that `config` names.
-    pub(super) async fn open(config: RedisConfig) -> Result<Self, LettersError> {
+    /// The letters in the configured stream, or in `at`.
+    pub(super) async fn open(config: &Config, at: &LettersAt) -> Result<Self, LettersError> {
+        let mut config = redis_config(config)?;
+        if let Some(from) = &at.from {
+            config.dead_letters.clone_from(from);
+        }
         let connection = connect(&config).await?;
         let letters = &config.dead_letters;
         let found = info(&config, &connection, letters).await?;
@@ -53,6 +59,8 @@ impl LetterStream {
 }
 
 impl LetterStore for LetterStream {
+    const KEEPS_LETTERS: bool = false;
+
     async fn take(&mut self) -> Result<Option<StoredLetter>, LettersError> {
         if self.read.is_empty()
             && let Some(count) = self.count
@@ -64,11 +72,8 @@ impl LetterStore for LetterStream {
         Ok(Some(stored(&entry)))
     }
 
-    async fn put_back(
-        &mut self,
-        _position: EventPosition,
-        record: &Record<'_>,
-    ) -> Result<PutBack, LettersError> {
+    async fn put_back(&mut self, restored: Restored<'_, '_>) -> Result<PutBack, LettersError> {
+        let record = restored.record;
         if let Some(refusal) = refusal(record, VALUE_MAX) {
             return Ok(PutBack::Refused(refusal));
         }
@@ -92,12 +97,10 @@ impl LetterStore for LetterStream {
         }
     }
 
-    async fn processed(&mut self, what: Passed) -> Result<(), LettersError> {
-        if what == Passed::Duplicate {
-            let mut delete = redis::cmd("XDEL");
-            delete.arg(&self.config.dead_letters).arg(&self.last);
-            ask::<u64>(&self.config, &self.connection, &delete).await?;
-        }
+    async fn processed(&mut self) -> Result<(), LettersError> {
+        let mut delete = redis::cmd("XDEL");
+        delete.arg(&self.config.dead_letters).arg(&self.last);
+        ask::<u64>(&self.config, &self.connection, &delete).await?;
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ mod state;
 
 use std::sync::Arc;
 
-use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
+use super::dead_letters::{LettersAt, OpenLetters, open_letters};
 use super::parts::claims::Claims;
 use super::parts::settings::reread;
 use super::published::Published;
@@ -121,13 +121,7 @@ impl Destination for Redis {
         config: &'a Config,
         at: &'a LettersAt,
     ) -> Option<OpenLetters<'a>> {
-        Some(Box::pin(async move {
-            let mut redis = redis_config(config)?;
-            if let Some(from) = &at.from {
-                redis.dead_letters.clone_from(from);
-            }
-            Ok(Box::new(LetterStream::open(redis).await?) as Box<dyn DeadLetters>)
-        }))
+        open_letters(LetterStream::open(config, at))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

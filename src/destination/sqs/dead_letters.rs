@@ -16,12 +16,10 @@ use super::sink::SqsSink;
 use super::url::QueueUrl;
 use crate::config::Config;
 use crate::destination::dead_letters::{
-    LetterStore, LettersAt, LettersError, OneAtATime, Passed, PutBack, StoredLetter,
+    LetterStore, LettersAt, LettersError, OneAtATime, PutBack, Restored, StoredLetter,
 };
 use crate::destination::parts::Failure;
 use crate::destination::parts::settings::reread;
-use crate::position::EventPosition;
-use crate::record::Record;
 use crate::sink::{Origin, Sink as _};
 
 /// Nothing depends on the origin of an event that is published again: its message has a hash of its content in
@@ -73,6 +71,8 @@ impl LettersOfQueue {
 }
 
 impl LetterStore for LettersOfQueue {
+    const KEEPS_LETTERS: bool = false;
+
     async fn take(&mut self) -> Result<Option<StoredLetter>, LettersError> {
         self.kept.extend(self.last.take());
         let mut again = 0;
@@ -95,26 +95,16 @@ impl LetterStore for LettersOfQueue {
         Ok(None)
     }
 
-    async fn put_back(
-        &mut self,
-        position: EventPosition,
-        record: &Record<'_>,
-    ) -> Result<PutBack, LettersError> {
-        let place = self.last.as_ref().map(|(id, _)| id.clone()).unwrap_or_default();
-        let refused = self.producer.deliver((position, record), &place).await?;
-        crate::crash_points::point!("replayed");
-        if let Some(refusal) = refused {
-            return Ok(PutBack::Refused(refusal));
-        }
-        self.remove().await?;
-        Ok(PutBack::Published)
-    }
-
-    async fn processed(&mut self, what: Passed) -> Result<(), LettersError> {
-        if what == Passed::Duplicate {
+    async fn put_back(&mut self, restored: Restored<'_, '_>) -> Result<PutBack, LettersError> {
+        let put_back = self.producer.deliver(restored).await?;
+        if matches!(put_back, PutBack::Published) {
             self.remove().await?;
         }
-        Ok(())
+        Ok(put_back)
+    }
+
+    async fn processed(&mut self) -> Result<(), LettersError> {
+        Ok(self.remove().await?)
     }
 
     async fn give_back(&mut self) -> Result<(), LettersError> {

@@ -24,7 +24,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use super::dead_letters::{DeadLetters, LettersAt, OpenLetters};
+use super::dead_letters::{LettersAt, OpenLetters, open_letters};
 use super::parts::settings::reread;
 use super::{AssemblyError, Check, Context, Destination, Opened, Server};
 use crate::config::Config;
@@ -75,9 +75,7 @@ impl Destination for Sqs {
         config: &'a Config,
         at: &'a LettersAt,
     ) -> Option<OpenLetters<'a>> {
-        Some(Box::pin(async move {
-            Ok(Box::new(LettersOfQueue::open(config, at).await?) as Box<dyn DeadLetters>)
-        }))
+        open_letters(LettersOfQueue::open(config, at))
     }
 
     fn check<'a>(&'a self, check: Check<'a>, findings: &'a mut Findings) -> BoxFuture<'a, ()> {

@@ -25,18 +25,17 @@ use std::sync::Arc;
 use super::error::{PruneError, Unproved};
 use crate::config::Config;
 use crate::destination::of;
+use crate::destination::parts::settings::layout;
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, RowId};
 use crate::source::{self, ConfirmedSlot, ConfirmedSlots, SourceConfig, SourceError, SqlClient};
-use crate::state::{ConfiguredLayout, KeptState, Layout, State, StateKey};
+use crate::state::{KeptState, Layout, State, StateKey};
 
 /// Whose rows.
 #[derive(Clone)]
 pub(crate) struct Wanted<'a> {
     /// Of the destination, and of the position there.
     pub(crate) config: &'a Config,
-    /// What the configuration contributes to the state's layout.
-    pub(crate) layout: &'a ConfiguredLayout,
     pub(crate) source: &'a SourceConfig,
     /// Slots whose consumers need no rows.
     pub(crate) ignored: &'a [String],
@@ -129,7 +128,7 @@ impl Proof {
         // After the state, which may be newer than what was read before it.
         server.end = ConfirmedSlots::end(client).await?;
         let (fingerprint, tables) = source::published(client, wanted.source).await?;
-        let layout = wanted.layout.with(&fingerprint);
+        let layout = layout(wanted.config).with(&fingerprint);
         let state = kept_state.as_ref().map(|(state, _)| state);
         let proof = proof(&server, state, slot, (&layout, wanted.ignored));
         let proof = proof.map_err(PruneError::Unproved)?;
@@ -230,7 +229,7 @@ fn proof(
 mod tests {
     use super::*;
     use crate::source::PublicationFingerprint;
-    use crate::state::Delivered;
+    use crate::state::{ConfiguredLayout, Delivered};
 
     fn slot(name: &str, below: u64) -> ConfirmedSlot {
         let confirmed = (below > 0).then(|| Lsn::new(below));
