@@ -16,6 +16,8 @@ pub(crate) struct SlotAt {
     /// The end of the server's WAL.
     pub(crate) flushed: Lsn,
     pub(crate) is_standby: bool,
+    /// Whether a walpost reads the slot, which has compared the positions and publishes meanwhile.
+    pub(crate) is_read: bool,
     /// What numbers the events now.
     pub(crate) layout: Layout,
 }
@@ -94,7 +96,7 @@ fn compare(names: &FindingNames, found: &StoredPosition, slot: &SlotAt) -> Resul
         server_started: slot.server_started,
         timeline: slot.timeline,
         fork: None,
-        flushed: slot.flushed,
+        flushed: if slot.is_read { slot.flushed.max(found.needed()) } else { slot.flushed },
         is_standby: slot.is_standby,
         slot: slot.confirmed,
         cluster: None,

@@ -92,5 +92,9 @@ fn slot_at(
     let (flushed, is_standby) = (facts.flushed, facts.in_recovery);
     let server_started = instance.postmaster_start;
     let layout = layout(config).with(fingerprint);
-    Some(SlotAt { key, server_started, timeline, confirmed, flushed, is_standby, layout })
+    let is_read = facts
+        .slot
+        .as_ref()
+        .is_some_and(|slot| slot.active_pid.is_some() && slot.is_walposts == Some(true));
+    Some(SlotAt { key, server_started, timeline, confirmed, flushed, is_standby, is_read, layout })
 }
