@@ -152,6 +152,18 @@ impl Findings {
         }
     }
 
+    /// Changes each text.
+    pub(crate) fn map_texts(&mut self, change: impl Fn(&str) -> String) {
+        for Finding { what, why, fix, .. } in &mut self.0 {
+            let fix = fix.as_mut().map(|fix| match fix {
+                Fix::Sql(text) | Fix::Command(text) | Fix::Advice(text) => text,
+            });
+            for text in [Some(what), why.as_mut(), fix].into_iter().flatten() {
+                *text = change(text);
+            }
+        }
+    }
+
     pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = Finding>) {
         self.0.extend(more);
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::stdout::{complain, print, with_flags_of_this};
 use super::{Exit, block_on, configuration};
 use crate::assembly;
-use crate::config::Flags;
+use crate::config::{self, Flags};
 use crate::excerpt::at_most;
 use crate::findings::{Finding, Findings, Fix, Level};
 use crate::tools::check;
@@ -36,6 +36,8 @@ pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
         block_on(check::check(&config, &conninfo, &source))
     };
     findings.map_commands(with_flags_of_this);
+    // Names of brokers may have logins, and reports are kept.
+    findings.map_texts(config::without_logins);
     let printed = print(&if json { as_json(&findings) } else { as_text(&findings) });
     if findings.count(Level::Error) > 0 { Exit::Failure } else { printed }
 }
