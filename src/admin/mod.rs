@@ -4,6 +4,7 @@
 //! Everything runs on its own thread, so a scrape delays no record, and a relay whose loop is stuck
 //! is still reported. It only reads [`Metrics`], and decides nothing.
 
+mod checks;
 mod client;
 mod health;
 mod history;
@@ -15,6 +16,7 @@ mod status;
 mod systemd;
 pub(crate) mod words;
 
+use std::ffi::OsString;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -23,12 +25,15 @@ use std::thread;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpSocket;
 
+pub use self::checks::FindingStatus;
 pub use self::client::{AskError, StatusError, ask, status};
 pub use self::health::{Health, ReasonKind, live, ready};
 pub use self::history::{Latency, TopicRate};
 use self::host::Hosts;
 pub use self::page::ShownSetting;
-pub use self::status::{LastError, PoisonStatus, Position, SlotStatus, Status, TroubleStatus};
+pub use self::status::{
+    EventStatus, LastError, PoisonStatus, Position, SlotStatus, Status, TroubleStatus,
+};
 pub use self::systemd::{reloaded, reloading, stopping};
 use crate::metrics::Metrics;
 
@@ -43,6 +48,11 @@ pub struct About {
     pub publication: String,
     /// Where walpost's own position is kept; `None`: nowhere.
     pub place_of_position: Option<String>,
+    /// The options with which `walpost check` is repeated; `None`: it is not.
+    pub check: Option<Vec<OsString>>,
+    /// Whether the address is not a loopback one, so that whoever reaches it may be anybody: it shows no
+    /// setting, no event's id, and of a finding only its code.
+    pub is_open: bool,
     /// The settings for the page at `/`, which shows them on a loopback address; `None`: there is no page.
     pub settings: Option<Vec<ShownSetting>>,
 }
@@ -78,9 +88,9 @@ pub fn start(
     if listener.is_none() && !systemd::is_requested() {
         return Ok(None);
     }
-    // Whoever reaches another address may be anybody.
     let mut about = about;
-    if bound.is_none_or(|bound| !bound.ip().is_loopback()) {
+    about.is_open = bound.is_none_or(|bound| !bound.ip().is_loopback());
+    if about.is_open {
         about.settings.iter_mut().for_each(Vec::clear);
     }
     let hosts = match (address, bound) {

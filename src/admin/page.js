@@ -11,7 +11,9 @@ async function load() {
     signal: AbortSignal.timeout(3000),
   });
   const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const scrolled = document.querySelector(".wide")?.scrollLeft;
   document.querySelector("main").replaceWith(document.adoptNode(next.querySelector("main")));
+  if (scrolled) document.querySelector(".wide")?.scrollTo(scrolled, 0);
   document.title = next.title;
   const words = next.getElementById("verdict").textContent;
   if (verdict.textContent !== words) verdict.textContent = words;

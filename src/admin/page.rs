@@ -4,9 +4,10 @@
 
 use std::fmt::Write as _;
 
+use super::checks::FindingStatus;
 use super::health::ReasonKind;
 use super::history::{History, Point};
-use super::status::{PoisonStatus, SlotStatus, Status, TroubleStatus};
+use super::status::{EventStatus, PoisonStatus, SlotStatus, Status, TroubleStatus};
 use super::words::{bytes, duration, latency, records, short_duration};
 use crate::excerpt::line;
 
@@ -15,6 +16,9 @@ pub(super) const STYLE: &str = include_str!("page.css");
 
 /// `/page.js`
 pub(super) const SCRIPT: &str = include_str!("page.js");
+
+/// `/icon.svg`
+pub(super) const ICON: &str = include_str!("icon.svg");
 
 /// Nothing of others is loaded, and nothing that a text contains is run.
 pub(super) const POLICY: &str =
@@ -35,7 +39,7 @@ pub(super) fn html(
     page.raw(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <link rel=\"stylesheet\" href=\"page.css\"><script src=\"page.js\" defer></script>\
+         <link rel=\"icon\" href=\"icon.svg\"><link rel=\"stylesheet\" href=\"page.css\"><script src=\"page.js\" defer></script>\
          <noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript><title>",
     );
     page.text(&format!("{verdict}: walpost, slot {}", status.slot));
@@ -45,6 +49,8 @@ pub(super) fn html(
     page.verdict(status, now);
     page.charts(&history.points());
     page.figures(status, now);
+    page.findings(status);
+    page.events(&status.events);
     page.raw("</main>\n");
     page.settings(settings);
     page.raw("</body></html>\n");
@@ -159,6 +165,7 @@ impl Html {
         let retained = |point: &Point| point.lag_bytes as f64;
         let (received, published) =
             (|point: &Point| point.received_per_second, |point: &Point| point.published_per_second);
+        self.raw("<div class=\"charts\">\n");
         self.chart("Delivery lag", points, &[&lag], short_duration);
         #[allow(
             clippy::cast_possible_truncation,
@@ -166,13 +173,8 @@ impl Html {
             reason = "a number of bytes"
         )]
         self.chart("WAL not confirmed", points, &[&retained], |most| bytes(most as u64));
-        let rate = |most: f64| format!("{most:.1} a second");
-        self.chart(
-            "Records published, and events received in grey",
-            points,
-            &[&published, &received],
-            rate,
-        );
+        self.chart("Published (grey: received)", points, &[&published, &received], rate);
+        self.raw("</div>\n");
     }
 
     fn chart(
@@ -186,8 +188,7 @@ impl Html {
         let most = values().fold(0.0, f64::max);
         let last = points.last().map_or(0.0, |point| lines[0](point));
         let range = format!("now {}, at most {} in 15 minutes", unit(last), unit(most));
-        self.element("<h2>", title, " ");
-        self.element("<span class=\"faint\">", &range, "</span></h2>");
+        self.element("<div><h2>", title, "</h2>");
         self.raw(
             "<svg viewBox=\"0 0 900 100\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"",
         );
@@ -204,7 +205,8 @@ impl Html {
             }
             self.raw("\"/>");
         }
-        self.raw("</svg>\n");
+        self.raw("</svg>");
+        self.element("<p class=\"faint\">", &range, "</p></div>\n");
     }
 
     fn figures(&mut self, status: &Status, now: f64) {
@@ -219,15 +221,13 @@ impl Html {
         let total = records(status.published);
         self.row(
             "rate",
-            &[&format!(
-                "{received:.1} events in, {published:.1} records out a second; {total} in all"
-            )],
+            &[&format!("{} in, {} out; {total} in all", rate(received), rate(published))],
         );
         for (name, span) in [("p50, p99 in a minute", 0), ("p50, p99 in 15 minutes", 1)] {
             let times = status.latency.get(span);
             let times = times.map(|it| [it.p50, it.p99].map(latency).join(", "));
-            let times = times.unwrap_or_else(|| "nothing was acknowledged".to_owned());
-            self.row(name, &[&format!("{times} from commit to acknowledgement")]);
+            let times = times.map(|times| format!("{times} from commit to acknowledgement"));
+            self.row(name, &[&times.unwrap_or_else(|| "not known yet".to_owned())]);
         }
         let (used, limit) = (bytes(status.in_flight_bytes), bytes(status.in_flight_limit_bytes));
         let in_flight = records(status.in_flight_events);
@@ -238,19 +238,14 @@ impl Html {
         self.places(status, now);
         // Last, since their number changes.
         for topic in &status.topics {
-            self.row("topic", &[&format!("{}: {:.1} a second", topic.topic, topic.per_second)]);
+            self.row("topic", &[&format!("{}: {}", topic.topic, rate(topic.per_second))]);
         }
         self.raw("</table>\n");
     }
 
     fn slot(&mut self, figures: &SlotStatus, seconds_until_lost: Option<f64>) {
         self.row("WAL not confirmed", &[&bytes(figures.lag_bytes)]);
-        let left = figures.safe_bytes.map(|left| bytes(u64::try_from(left).unwrap_or_default()));
-        let left = match (left, figures.limit_bytes) {
-            (Some(left), _) => format!("{left} until the slot may be lost"),
-            (None, None) => "no limit is set".to_owned(),
-            (None, Some(_)) => "see runbooks/slot-lost.md".to_owned(),
-        };
+        let left = figures.left();
         let time = seconds_until_lost;
         let time =
             time.map_or(String::new(), |left| format!(", in {} at this rate", duration(left)));
@@ -274,6 +269,53 @@ impl Html {
         );
     }
 
+    /// What the checks found that are repeated.
+    fn findings(&mut self, status: &Status) {
+        let Some(at) = status.checked_at else { return };
+        self.element("<h2>Checks</h2><p class=\"faint\">", &format!("at {}", clock(at)), "");
+        self.raw(if status.findings.is_empty() {
+            ": nothing was found</p>\n"
+        } else {
+            "</p><ul>\n"
+        });
+        for FindingStatus { level, code, subject, what, why, fix } in &status.findings {
+            let why = why.as_ref().map_or(String::new(), |why| format!(": {why}"));
+            let class = if level == "error" { "<li class=\"bad\">" } else { "<li>" };
+            self.element(class, &format!("{level} [{code}], {subject}: {what}{why}"), "");
+            if let Some(fix) = fix {
+                self.element("<br><code>", fix, "</code>");
+            }
+            self.raw("</li>\n");
+        }
+        self.raw(if status.findings.is_empty() { "" } else { "</ul>\n" });
+    }
+
+    /// The last events.
+    fn events(&mut self, events: &[EventStatus]) {
+        const COLUMNS: [&str; 7] =
+            ["at", "topic", "hash of key", "id", "position", "size", "latency"];
+        if events.is_empty() {
+            return;
+        }
+        self.raw("<h2>Last events <span class=\"faint\">of more than 50 in a second only some</span></h2>");
+        self.raw("<div class=\"wide\"><table><tr>");
+        for column in COLUMNS {
+            self.element("<th scope=\"col\">", column, "</th>");
+        }
+        self.raw("</tr>\n");
+        for event in events {
+            let EventStatus { at, topic, key_hash, id, position, .. } = event;
+            let key = key_hash.as_deref().unwrap_or("none");
+            let (size, after) = (bytes(event.bytes), short_duration(event.latency_seconds));
+            self.raw("<tr>");
+            for cell in [&clock(*at), topic, key, id, position, &size, &after] {
+                self.element("<td>", cell, "</td>");
+            }
+            self.raw("</tr>\n");
+        }
+        self.raw("</table></div>\n");
+    }
+
     /// Positions, where they are kept, what is connected, and the last error.
     fn places(&mut self, status: &Status, now: f64) {
         let connected = if status.sink_connected { "connected" } else { "not connected" };
@@ -289,7 +331,14 @@ impl Html {
         );
         self.row("walpost's own position", &[kept]);
         for (table, size) in &status.outbox_bytes {
-            self.row("outbox", &[&format!("{table}: {}", bytes(*size))]);
+            let removed = status.outbox_removed_at.get(table);
+            let removed = removed.map_or(String::new(), |at| {
+                format!(", rows were last removed {} ago", duration(now - at))
+            });
+            self.row("outbox", &[&format!("{table}: {}{removed}", bytes(*size))]);
+        }
+        if let Some(standbys) = status.standbys {
+            self.row("standby instances", &[&standbys.to_string()]);
         }
         if let Some(error) = &status.last_error {
             self.row("last error", &[&format!("{} ago: {}", duration(now - error.at), error.text)]);
@@ -302,6 +351,15 @@ impl Html {
     }
 }
 
+/// Events or records per second.
+fn rate(per_second: f64) -> String {
+    if per_second < 100.0 {
+        format!("{per_second:.1} a second")
+    } else {
+        format!("{per_second:.0} a second")
+    }
+}
+
 /// The time of day in UTC.
 fn clock(now: f64) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time of day")]
@@ -311,18 +369,25 @@ fn clock(now: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     use super::super::About;
+    use super::super::checks::Checked;
     use super::*;
-    use crate::metrics::Metrics;
+    use crate::lsn::Lsn;
+    use crate::metrics::{Metrics, TrailEvent};
+    use crate::position::EventPosition;
 
     fn page(metrics: &Metrics, settings: &[ShownSetting]) -> String {
+        page_with(metrics, &Checked::default(), settings)
+    }
+
+    fn page_with(metrics: &Metrics, checked: &Checked, settings: &[ShownSetting]) -> String {
         let [database, slot, publication] = ["d", "s", "p"].map(str::to_owned);
         let about = About { database, slot, publication, ..About::default() };
         let mut history = History::default();
         history.sample(std::time::Instant::now(), metrics);
-        let status = Status::of(metrics, &about, &history, SystemTime::now());
+        let status = Status::of(metrics, (&about, checked), &history, SystemTime::now());
         html(&status, &history, settings, 0.0)
     }
 
@@ -332,8 +397,22 @@ mod tests {
         let evil = "<script>alert(1)</script>\" onload='x' &\n<b>";
         metrics.failed(evil);
         metrics.published(evil, crate::metrics::Published { events: 1, bytes: 1 });
+        metrics.trail.add(TrailEvent {
+            at: SystemTime::now(),
+            topic: evil.to_owned(),
+            key: Some(7 << 32),
+            id: evil.to_owned(),
+            position: EventPosition { commit_lsn: Lsn::new(1), ordinal: 2 },
+            bytes: 100,
+            latency: Duration::from_millis(3),
+        });
+        let checked = Checked::default();
+        let [level, code, subject, what] = ["error", "c", "s", evil].map(str::to_owned);
+        let (why, fix) = (Some(what.clone()), Some(what.clone()));
+        checked.set(vec![FindingStatus { level, code, subject, what, why, fix }]);
         let setting = [evil.to_owned(), evil.to_owned(), evil.to_owned()];
-        let page = page(&metrics, &[setting]);
+        let page = page_with(&metrics, &checked, &[setting]);
+        assert!(page.contains("<td>00000007</td>") && page.contains("<td>3.0 ms</td>"), "{page}");
         assert!(
             page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&quot; onload=&#39;x&#39; &amp;")
         );

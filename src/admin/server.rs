@@ -21,13 +21,14 @@ use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
+use super::checks::{self, Checked};
 use super::health::{self, Health};
 use super::history::{History, SAMPLE_INTERVAL};
 use super::host::Hosts;
 
 use super::page::{self, ShownSetting};
 use super::{About, Status, registry};
-use crate::metrics::{Metrics, unix_seconds};
+use crate::metrics::{Metrics, TRAIL, unix_seconds};
 
 /// Maximum number of connections: a few scrapers and probes have one each, for milliseconds. One
 /// more closes the oldest, so that no client can exclude others by keeping connections open. It is
@@ -49,6 +50,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
 
 /// The format that Prometheus's client library writes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -69,6 +71,7 @@ struct Pages {
     about: About,
     registry: Registry,
     history: Mutex<History>,
+    checked: Checked,
     hosts: Hosts,
 }
 
@@ -81,7 +84,12 @@ pub(super) async fn serve(
 ) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
     let registry = registry(&metrics, &about);
-    let pages = Arc::new(Pages { metrics, about, registry, history: Mutex::default(), hosts });
+    let checked = Checked::default();
+    if let Some(options) = about.check.clone() {
+        tokio::spawn(checks::repeat(options, checked.clone()));
+    }
+    let pages =
+        Arc::new(Pages { metrics, about, registry, history: Mutex::default(), checked, hosts });
     tokio::spawn(sample(Arc::clone(&pages)));
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -148,6 +156,7 @@ impl Pages {
         match (request.uri().path(), settings) {
             ("/", Some(settings)) if is_browser => self.page(settings),
             ("/page.css", Some(_)) => response(StatusCode::OK, CSS, page::STYLE.to_owned()),
+            ("/icon.svg", Some(_)) => response(StatusCode::OK, SVG, page::ICON.to_owned()),
             ("/page.js", Some(_)) => response(StatusCode::OK, JAVASCRIPT, page::SCRIPT.to_owned()),
             (path, _) => self.for_programs(path),
         }
@@ -157,7 +166,7 @@ impl Pages {
     fn page(&self, settings: &[ShownSetting]) -> Response<Full<Bytes>> {
         let now = SystemTime::now();
         let history = self.history();
-        let status = Status::of(&self.metrics, &self.about, &history, now);
+        let status = Status::of(&self.metrics, (&self.about, &self.checked), &history, now);
         let html = page::html(&status, &history, settings, unix_seconds(now));
         let mut response = response(StatusCode::OK, HTML, html);
         let policy = hyper::header::HeaderValue::from_static(page::POLICY);
@@ -181,6 +190,9 @@ impl Pages {
     }
 
     fn sample(&self) {
+        if self.about.settings.is_some() {
+            self.metrics.trail.want(TRAIL);
+        }
         self.history().sample(Instant::now(), &self.metrics);
     }
 
@@ -193,7 +205,12 @@ impl Pages {
     }
 
     fn status_page(&self) -> Response<Full<Bytes>> {
-        let status = Status::of(&self.metrics, &self.about, &self.history(), SystemTime::now());
+        let status = Status::of(
+            &self.metrics,
+            (&self.about, &self.checked),
+            &self.history(),
+            SystemTime::now(),
+        );
         match serde_json::to_string_pretty(&status) {
             Ok(text) => response(StatusCode::OK, "application/json", text + "\n"),
             Err(error) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),

@@ -1,15 +1,16 @@
 //! The status of a running walpost, served at `/status` and read by `walpost status`.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use std::collections::BTreeMap;
-
+use super::checks::{Checked, FindingStatus};
 use super::health::{Reason, ReasonKind};
 use super::history::{History, Latency, TopicRate};
+use super::words::bytes;
 use super::{About, health};
-use crate::metrics::{Metrics, Poisoned, unix_seconds};
+use crate::metrics::{Metrics, Poisoned, TrailEvent, unix_seconds};
 use crate::source::SlotMetrics;
 
 /// The status of a walpost. Times are seconds since 1970; sizes are bytes.
@@ -97,6 +98,21 @@ pub struct Status {
     /// The sizes of the outbox tables, as last read.
     #[serde(default)]
     pub outbox_bytes: BTreeMap<String, u64>,
+    /// When rows or partitions were last removed from them, as seen since the start: `prune`, for instance.
+    #[serde(default)]
+    pub outbox_removed_at: BTreeMap<String, f64>,
+    /// Instances that stand by; `None`: not known.
+    #[serde(default)]
+    pub standbys: Option<u64>,
+    /// What the last checks in this process found: warnings and errors.
+    #[serde(default)]
+    pub findings: Vec<FindingStatus>,
+    /// When that was: about a minute after the start, then once an hour.
+    #[serde(default)]
+    pub checked_at: Option<f64>,
+    /// The last events, the newest first: of more than 50 in a second only some. Only with the page at `/`.
+    #[serde(default)]
+    pub events: Vec<EventStatus>,
     /// The last error.
     pub last_error: Option<LastError>,
 }
@@ -132,6 +148,39 @@ pub struct PoisonStatus {
     pub last_position: String,
     /// When that was.
     pub last_at: f64,
+}
+
+/// An event that was acknowledged: never its payload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EventStatus {
+    /// When it was acknowledged.
+    pub at: f64,
+    /// The topic.
+    pub topic: String,
+    /// A hash of the key; `None`: it has no key.
+    pub key_hash: Option<String>,
+    /// The event's id; empty on an address that is no loopback one, or where the headers do not have it.
+    pub id: String,
+    /// The event's position.
+    pub position: String,
+    /// Bytes of topic, key, value and headers.
+    pub bytes: u64,
+    /// The time from commit to acknowledgement.
+    pub latency_seconds: f64,
+}
+
+impl From<TrailEvent> for EventStatus {
+    fn from(event: TrailEvent) -> Self {
+        Self {
+            at: unix_seconds(event.at),
+            topic: event.topic,
+            key_hash: event.key.map(|key| format!("{:08x}", key >> 32)),
+            id: event.id,
+            position: event.position.to_string(),
+            bytes: event.bytes,
+            latency_seconds: event.latency.as_secs_f64(),
+        }
+    }
 }
 
 /// Positions in the WAL, as PostgreSQL prints them.
@@ -180,6 +229,20 @@ pub struct LastError {
     pub text: String,
 }
 
+impl SlotStatus {
+    /// What is left until the slot may be lost, in words.
+    pub(crate) fn left(&self) -> String {
+        match (self.safe_bytes, self.limit_bytes) {
+            (Some(left), _) => {
+                format!("{} until it may be lost", bytes(u64::try_from(left).unwrap_or_default()))
+            }
+            (None, None) => "no limit is set".to_owned(),
+            // PostgreSQL says nothing of a slot that is lost.
+            (None, Some(_)) => "see runbooks/slot-lost.md".to_owned(),
+        }
+    }
+}
+
 impl From<&SlotMetrics> for SlotStatus {
     fn from(figures: &SlotMetrics) -> Self {
         Self {
@@ -217,7 +280,12 @@ fn poison(metrics: &Metrics) -> Vec<PoisonStatus> {
 
 impl Status {
     /// The status at `now`, from the metrics.
-    pub(super) fn of(metrics: &Metrics, about: &About, history: &History, now: SystemTime) -> Self {
+    pub(super) fn of(
+        metrics: &Metrics,
+        (about, checked): (&About, &Checked),
+        history: &History,
+        now: SystemTime,
+    ) -> Self {
         let health = health::ready(metrics, now);
         let (phase, since) = metrics.phase();
         let security = metrics.security();
@@ -225,6 +293,15 @@ impl Status {
         let rounded = |rate: f64| (rate * 10.0).round() / 10.0;
         #[allow(clippy::cast_precision_loss, reason = "to the microsecond until the year 2255")]
         let oldest = metrics.oldest_unconfirmed.get().map(|micros| micros as f64 / 1e6);
+        let tables = metrics.outbox();
+        let removed = tables.iter().filter_map(|(table, it)| Some((table, it.removed_at?)));
+        let (checked_at, mut findings) = checked.get();
+        if about.is_open {
+            findings = findings.into_iter().map(FindingStatus::for_anybody).collect();
+        }
+        let id = |id: String| if about.is_open { String::new() } else { id };
+        let events = metrics.trail.last().into_iter().map(EventStatus::from);
+        let events = events.map(|event| EventStatus { id: id(event.id), ..event });
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             slot: about.slot.clone(),
@@ -261,7 +338,14 @@ impl Status {
             in_flight_limit_bytes: metrics.in_flight_limit_bytes.get(),
             slot_figures: metrics.slot_metrics().as_ref().map(SlotStatus::from),
             seconds_until_lost: history.seconds_until_lost(),
-            outbox_bytes: metrics.outbox(),
+            outbox_removed_at: removed
+                .map(|(table, at)| (table.clone(), unix_seconds(at)))
+                .collect(),
+            outbox_bytes: tables.into_iter().map(|(table, it)| (table, it.bytes)).collect(),
+            standbys: metrics.standbys(),
+            findings,
+            checked_at: checked_at.map(unix_seconds),
+            events: events.collect(),
             last_error: metrics
                 .last_error()
                 .map(|error| LastError { at: unix_seconds(error.at), text: error.text }),

@@ -1,5 +1,7 @@
 //! `walpost run`: the daemon.
 
+use std::ffi::OsString;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::args::{RunArguments, Until as UntilArgument};
@@ -81,7 +83,9 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         slot: config.source.slot.clone(),
         publication: config.source.publication.clone(),
         place_of_position: destination::of(&config).place_of_position(&config),
+        check: options_of_this(until),
         settings: config.admin.page.then(|| super::config::rows(&config)),
+        ..About::default()
     };
     let address = match admin::start(config.admin.listen.as_deref(), &walpost.metrics(), about) {
         Ok(address) => address,
@@ -125,6 +129,12 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
             exit
         }
     }
+}
+
+/// The options of this command line, which `walpost check` has too; `None` for a run that ends by itself.
+fn options_of_this(until: Option<Until>) -> Option<Vec<OsString>> {
+    let mut arguments = std::env::args_os().skip(1);
+    (until.is_none() && arguments.next()? == "run").then(|| arguments.collect())
 }
 
 /// Spans are exported while the returned value exists.

@@ -111,7 +111,8 @@ fn peers(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     let streaming = figures.phase().0.reads();
     page.gauge(&names::SOURCE_CONNECTED, &u64::from(streaming))?;
     page.gauge(&names::SINK_CONNECTED, &u64::from(figures.is_sink_connected() == Some(true)))?;
-    page.gauge(&names::SINK_PRODUCERS, &figures.sink_producers.get())
+    page.gauge(&names::SINK_PRODUCERS, &figures.sink_producers.get())?;
+    figures.standbys().map_or(Ok(()), |count| page.gauge(&names::STANDBY_INSTANCES, &count))
 }
 
 fn slot(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
@@ -159,8 +160,8 @@ fn progress(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
 }
 
 fn by_label(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
-    let sizes = lock(&figures.outbox).clone();
-    let sizes = sizes.iter().map(|(table, bytes)| ([table.as_str()], *bytes));
+    let tables = figures.outbox();
+    let sizes = tables.iter().map(|(table, it)| ([table.as_str()], it.bytes));
     page.gauges(&names::OUTBOX_SIZE_BYTES, sizes)?;
     let topics = lock(&figures.topics).clone();
     let events = topics.iter().map(|(topic, it)| ([topic.as_str()], it.events));

@@ -8,8 +8,9 @@ mod encode;
 mod histogram;
 pub mod names;
 mod state;
+mod trail;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,9 +19,10 @@ pub(crate) use self::encode::Page;
 pub use self::histogram::AckTimes;
 use self::histogram::Histogram;
 pub use self::state::{LastError, Phase, Trouble};
+pub use self::trail::{TRAIL, Trail, TrailEvent};
 use crate::lsn::Lsn;
 use crate::position::EventPosition;
-use crate::source::{SlotMetrics, TableSize};
+use crate::source::{MinuteMetrics, SlotMetrics, TableSize};
 
 /// Maximum number of topics with their own count.
 const TOPICS: usize = 1000;
@@ -83,6 +85,8 @@ pub struct Metrics {
     pub last_received: Moment,
     /// When the flush LSN last advanced.
     pub last_confirmed: Moment,
+    /// The last events.
+    pub trail: Trail,
     commit_to_ack: Histogram,
     broker_ack: Histogram,
     topics: Mutex<BTreeMap<String, Published>>,
@@ -90,7 +94,8 @@ pub struct Metrics {
     poison: Mutex<BTreeMap<(&'static str, &'static str), Poisoned>>,
     reconnects: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     slot: Mutex<Option<SlotMetrics>>,
-    outbox: Mutex<BTreeMap<String, u64>>,
+    outbox: Mutex<BTreeMap<String, OutboxTable>>,
+    standbys: Mutex<Option<u64>>,
 }
 
 /// A number.
@@ -143,6 +148,19 @@ pub struct Published {
     pub bytes: u64,
 }
 
+/// An outbox table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxTable {
+    /// Its size on disk, in bytes.
+    pub bytes: u64,
+    /// When it was seen that rows or partitions had been removed.
+    pub removed_at: Option<SystemTime>,
+    /// Rows deleted, also by transactions that were undone.
+    deleted: u64,
+    /// The oids of the partitions.
+    parts: BTreeSet<u32>,
+}
+
 /// Undeliverable events of a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Poisoned {
@@ -185,6 +203,7 @@ impl Default for Metrics {
             oldest_unconfirmed: Moment::default(),
             last_received: Moment::default(),
             last_confirmed: Moment::default(),
+            trail: Trail::default(),
             commit_to_ack: Histogram::default(),
             broker_ack: Histogram::default(),
             topics: Mutex::default(),
@@ -193,6 +212,7 @@ impl Default for Metrics {
             reconnects: Mutex::default(),
             slot: Mutex::default(),
             outbox: Mutex::default(),
+            standbys: Mutex::default(),
         }
     }
 }
@@ -311,9 +331,14 @@ impl Metrics {
         self.commit_to_ack.counts()
     }
 
-    /// The sizes of the outbox tables, in bytes.
-    pub fn outbox(&self) -> BTreeMap<String, u64> {
+    /// The outbox tables, as last read.
+    pub fn outbox(&self) -> BTreeMap<String, OutboxTable> {
         lock(&self.outbox).clone()
+    }
+
+    /// Instances that stand by; `None`: not known, or this one does not read.
+    pub fn standbys(&self) -> Option<u64> {
+        lock(&self.standbys).filter(|_| self.phase().0.reads())
     }
 
     /// Counts a reconnect to a peer, by reason.
@@ -331,12 +356,21 @@ impl Metrics {
         lock(&self.slot).clone()
     }
 
-    /// Sets the sizes of the outbox tables. One without a size keeps the last one, and one that is not
-    /// among them any more has none.
-    pub fn outbox_sizes(&self, sizes: Vec<TableSize>) {
+    /// Sets what is read once a minute: the outbox tables if they could be read. A table without a size keeps the last one, and one that is not among
+    /// them any more has none.
+    pub fn minute(&self, MinuteMetrics { tables, standbys }: MinuteMetrics) {
+        *lock(&self.standbys) = standbys;
+        let Some(tables) = tables else { return };
         let mut known = lock(&self.outbox);
-        known.retain(|table, _| sizes.iter().any(|size| size.table == *table));
-        known.extend(sizes.into_iter().filter_map(|size| Some((size.table, size.bytes?))));
+        known.retain(|table, _| tables.iter().any(|one| one.table == *table));
+        for TableSize { table, bytes, deleted, parts } in tables {
+            let before = known.get(&table);
+            let Some(bytes) = bytes.or(before.map(|before| before.bytes)) else { continue };
+            let removed = before.filter(|it| deleted > it.deleted || !it.parts.is_subset(&parts));
+            let removed = removed.map(|_| SystemTime::now());
+            let removed_at = removed.or(before.and_then(|before| before.removed_at));
+            known.insert(table, OutboxTable { bytes, removed_at, deleted, parts });
+        }
     }
 
     /// How long ago the oldest unconfirmed transaction committed, in seconds; 0 if there is none.
@@ -376,15 +410,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_of_a_table_is_kept_while_it_is_locked_and_goes_with_the_table() {
+    fn table_keeps_its_size_while_it_is_locked_and_shows_removals() {
         let metrics = Metrics::default();
-        let size = |table: &str, bytes| TableSize { table: table.to_owned(), bytes };
-        let known = || lock(&metrics.outbox).clone().into_iter().collect::<Vec<_>>();
-        metrics.outbox_sizes(vec![size("a", Some(1)), size("b", Some(2)), size("c", None)]);
-        assert_eq!(known(), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
-        metrics.outbox_sizes(vec![size("a", None), size("c", Some(3))]);
-        assert_eq!(known(), [("a".to_owned(), 1), ("c".to_owned(), 3)]);
-        metrics.outbox_sizes(Vec::new());
-        assert_eq!(known(), []);
+        let table = |table: &str, bytes, deleted, parts: &[u32]| {
+            let parts = parts.iter().copied().collect();
+            TableSize { table: table.to_owned(), bytes, deleted, parts }
+        };
+        let read =
+            |tables| metrics.minute(MinuteMetrics { tables: Some(tables), standbys: Some(1) });
+        let known = || {
+            let of = |(name, it): (String, OutboxTable)| (name, it.bytes, it.removed_at.is_some());
+            metrics.outbox().into_iter().map(of).collect::<Vec<_>>()
+        };
+        let c = table("c", None, 0, &[1]);
+        read(vec![table("a", Some(1), 5, &[2]), table("b", Some(2), 0, &[3, 4]), c]);
+        assert_eq!(known(), [("a".to_owned(), 1, false), ("b".to_owned(), 2, false)]);
+        // A partition that is added, and statistics that begin anew, remove nothing.
+        read(vec![table("a", None, 0, &[2]), table("b", Some(3), 0, &[3, 4, 5])]);
+        assert_eq!(known(), [("a".to_owned(), 1, false), ("b".to_owned(), 3, false)]);
+        // Rows are deleted; a partition is dropped, and another one made.
+        read(vec![table("a", Some(1), 1, &[2]), table("b", Some(2), 0, &[4, 5, 6])]);
+        assert_eq!(known(), [("a".to_owned(), 1, true), ("b".to_owned(), 2, true)]);
+        metrics.minute(MinuteMetrics { tables: None, standbys: None });
+        read(vec![table("b", Some(2), 0, &[4, 5, 6])]);
+        assert_eq!(known(), [("b".to_owned(), 2, true)]);
+        read(Vec::new());
+        assert_eq!((known(), metrics.standbys()), (Vec::new(), None));
+        metrics.enter(Phase::Streaming);
+        assert_eq!(metrics.standbys(), Some(1));
     }
 }

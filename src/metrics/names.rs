@@ -76,6 +76,8 @@ metrics! {
         "When the slot metrics were last read; 0 before the first read. They keep their last values while PostgreSQL is unreachable.";
     OUTBOX_SIZE_BYTES = Gauge "walpost_outbox_size_bytes" ["table"]
         "Size of an outbox table on disk, with its partitions, indexes and TOAST, read from PostgreSQL once a minute. It keeps its last value while the table is locked exclusively. Deleted rows count until vacuum has freed their pages.";
+    STANDBY_INSTANCES = Gauge "walpost_standby_instances" []
+        "Instances that stand by to continue in the place of this one, read from PostgreSQL once a minute; absent while another instance is active.";
     RECEIVED_LSN = Gauge "walpost_received_lsn" []
         "Position up to which WAL was received, as a number of bytes.";
     CONFIRMED_LSN = Gauge "walpost_confirmed_lsn" []

@@ -30,6 +30,7 @@ use super::stalled_producer::StalledProducer;
 use super::stats::{HEARTBEAT, Stats};
 use super::stop::StopReceiver;
 use super::stuck_stream::StuckStream;
+use super::trail::Noted;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Reloader, Report, Sink};
 use crate::source::{OpenError, Source, SourceError};
@@ -76,6 +77,7 @@ struct Diagnostics {
     stats: Stats,
     delivery_log: DeliveryLog,
     stuck_stream: StuckStream,
+    noted: Noted,
     /// The number of refused messages already logged.
     logged_refused_messages: u64,
 }
@@ -125,6 +127,7 @@ impl<P: Source> Relay<P> {
                 stats: Stats::new(Arc::default()),
                 delivery_log: DeliveryLog::of(peer),
                 stuck_stream: StuckStream::default(),
+                noted: Noted::default(),
                 logged_refused_messages: 0,
             },
             state: None,
@@ -219,6 +222,8 @@ impl<P: Source> Relay<P> {
         if reports.is_empty() {
             return;
         }
+        let Diagnostics { noted, stats, .. } = &mut self.diagnostics;
+        noted.reported(reports, |seq| self.core.commit_time(seq), &stats.metrics);
         let (now, wall) = (std::time::Instant::now(), unix_micros(SystemTime::now()));
         for report in reports.drain(..) {
             match report.outcome {

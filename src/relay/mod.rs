@@ -10,6 +10,7 @@ mod standby;
 mod stats;
 mod stop;
 mod stuck_stream;
+mod trail;
 
 pub use driver::{CommitLimits, Relay, StateSettings};
 pub use run_result::{RelayError, RelaySettings, Summary, Until};

@@ -16,7 +16,7 @@ use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::pgoutput::{Message, PgTimestamp};
 use crate::source::identity::history::PublishedHistory;
-use crate::source::{SlotMetrics, TableSize};
+use crate::source::{MinuteMetrics, SlotMetrics};
 
 /// Opens feeds.
 pub trait Source: Clone {
@@ -169,8 +169,8 @@ pub trait Feed {
     /// The slot's state, if it was read since the last call.
     fn slot_metrics(&mut self) -> Option<SlotMetrics>;
 
-    /// The sizes of the outbox tables, if they were read since the last call.
-    fn outbox_sizes(&self) -> Option<Vec<TableSize>> {
+    /// What is read once a minute, if it was read since the last call.
+    fn minute_metrics(&self) -> Option<MinuteMetrics> {
         None
     }
 

@@ -39,7 +39,7 @@ pub(crate) use catalog::membership::{membership, row_filter};
 pub use catalog::outbox_size::TableSize;
 pub(crate) use catalog::owners_code::{OwnersCode, RowEvents};
 pub(crate) use catalog::slot_metrics::read_slot_metrics;
-pub use catalog::slot_metrics::{Horizon, SlotMetrics};
+pub use catalog::slot_metrics::{Horizon, MinuteMetrics, SlotMetrics};
 pub(crate) use catalog::types::BASE_TYPE;
 pub(crate) use catalog::unsent_parts::{PartKind, UnsentPart, unsent_parts};
 pub use catalog::{CatalogState, Slot, published_tables};

@@ -97,6 +97,7 @@ impl Screen {
             self.line("", &[if left < SOON { red(&text) } else { plain(&text) }]);
         }
         self.outbox(status);
+        self.findings(status, now);
         let position = &status.position;
         let position = format!("confirmed {}, received {}", position.confirmed, position.received);
         self.line("position", &[plain(&position)]);
@@ -160,6 +161,16 @@ impl Screen {
         self.line("outbox", &[plain(&text)]);
     }
 
+    /// What the checks found that are repeated.
+    fn findings(&mut self, status: &Status, now: f64) {
+        let Some(at) = status.checked_at.filter(|_| !status.findings.is_empty()) else { return };
+        let errors = status.findings.iter().filter(|finding| finding.level == "error").count();
+        let warnings = status.findings.len() - errors;
+        let ago = duration(now - at);
+        let text = format!("{errors} errors, {warnings} warnings {ago} ago: see walpost check");
+        self.line("checks", &[if errors > 0 { red(&text) } else { plain(&text) }]);
+    }
+
     fn late(&mut self, status: &Status) {
         let by = duration(status.delivery_lag_seconds);
         let late = match status.oldest_unconfirmed_commit {
@@ -190,10 +201,7 @@ impl Screen {
         };
         let retained = bytes(figures.retained_bytes);
         let safe = figures.safe_bytes.map(|safe| u64::try_from(safe).unwrap_or_default());
-        let left = safe.map_or_else(
-            || "no limit is set".to_owned(),
-            |safe| format!("{} until it may be lost", bytes(safe)),
-        );
+        let left = figures.left();
         let is_low =
             |safe| figures.limit_bytes.is_some_and(|limit| safe < limit / 100 * RED_BELOW_PERCENT);
         let left = if safe.is_some_and(is_low) { red(&left) } else { plain(&left) };
@@ -249,6 +257,7 @@ fn green(text: &str) -> Span<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::FindingStatus;
 
     #[test]
     fn everything_fits_on_a_screen_of_80_by_24() {
@@ -277,6 +286,8 @@ mod tests {
         status.slot_figures = Some(slot);
         status.seconds_until_lost = Some(1e6);
         status.outbox_bytes.insert(long, 1 << 40);
+        status.checked_at = Some(0.0);
+        status.findings = vec![finding(); 100];
         let found = Found {
             delivering: Some(true),
             daemon: Some(status),
@@ -289,6 +300,12 @@ mod tests {
         for line in screen.lines() {
             assert!(line.chars().count() <= 80, "{} characters: {line}", line.chars().count());
         }
+    }
+
+    fn finding() -> FindingStatus {
+        let [level, code, subject] = ["error", "role_replication", "role"].map(str::to_owned);
+        let what = "x".repeat(200);
+        FindingStatus { level, code, subject, what, why: None, fix: None }
     }
 
     /// As a walpost of a former version has it.

@@ -151,6 +151,7 @@ impl<P: Source> Relay<P> {
         }
         // The rejection may be among the last reports, after the failure that it caused.
         self.take_reports();
+        self.diagnostics.noted.forget();
         self.core.producer_replaced();
         Ok(true)
     }

@@ -8,14 +8,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::session::failed_or_lost;
 use super::state_keeper::{StateKeeper, Urgency};
-use super::{Ended, Relay};
+use super::{Diagnostics, Ended, Relay};
 use crate::ledger::StreamError;
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
 use crate::relay::backoff::wait_until;
 use crate::relay::batching_pause::{self, BatchingPause};
 use crate::relay::run_result::RelayError;
-use crate::relay::stats::HEARTBEAT;
+use crate::relay::stats::{HEARTBEAT, Stats};
+use crate::relay::trail::Noting;
 use crate::source::{Feed, Received, Source, SourceError, SwitchFeed};
 use walpost_core::relay::Taken;
 
@@ -216,8 +217,8 @@ impl<P: Source> Relay<P> {
         self.diagnostics.stats.session_bytes(session.received_bytes());
         self.diagnostics.stats.visibility_waits(session.visibility_waits());
         self.diagnostics.stats.held_up(session.trouble());
-        if let Some(sizes) = session.outbox_sizes() {
-            self.diagnostics.stats.metrics.outbox_sizes(sizes);
+        if let Some(minute) = session.minute_metrics() {
+            self.diagnostics.stats.metrics.minute(minute);
         }
         if let Some(figures) = session.slot_metrics() {
             if let (Some(horizon), Some(keeper)) = (figures.horizon, &mut self.state) {
@@ -259,7 +260,14 @@ impl<P: Source> Relay<P> {
                 let broken = |error: StreamError| {
                     SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
                 };
-                if self.core.receive(&message, &mut *self.sink).map_err(broken)? == Taken::NotYet {
+                let Diagnostics { noted, stats: Stats { metrics, .. }, .. } = &mut self.diagnostics;
+                let taken = if noted.wanted(metrics) {
+                    self.core
+                        .receive(&message, &mut Noting { sink: &mut *self.sink, noted, metrics })
+                } else {
+                    self.core.receive(&message, &mut *self.sink)
+                };
+                if taken.map_err(broken)? == Taken::NotYet {
                     *held = Some(message);
                 } else {
                     self.session.received.message(&message, self.core.flush_lsn());

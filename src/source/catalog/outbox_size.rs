@@ -1,10 +1,11 @@
-//! The size of the outbox tables on disk, read once a minute on the session's own control connection.
+//! The size of the outbox tables on disk, and what was removed from them, read once a minute on the session's own control connection.
 //! It needs no right on a table.
 //!
 //! Asking for a size takes the weakest lock on the table. Whatever else is asked on this connection
 //! would wait for that lock too, so a table that another session has locked exclusively is left out
 //! until the next time, and the wait is short in any case.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postgres_protocol::escape::escape_literal;
@@ -31,6 +32,10 @@ pub struct TableSize {
     pub table: String,
     /// The table's size in bytes; `None`: a part of it is locked.
     pub bytes: Option<u64>,
+    /// Rows that were deleted from it, as the server's statistics count them.
+    pub deleted: u64,
+    /// The oids of its partitions, and its own.
+    pub parts: BTreeSet<u32>,
 }
 
 /// The query of the sizes, one message and so one transaction. No row for a table that does not
@@ -54,17 +59,20 @@ fn query(tables: &[TableName]) -> String {
                FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
                JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition
          ), size AS (
-             SELECT number,
+             SELECT number, oid,
                     CASE WHEN oid NOT IN (
                              SELECT l.relation FROM pg_catalog.pg_locks l
                               WHERE l.locktype = 'relation' AND l.relation IS NOT NULL
                                 AND l.mode = 'AccessExclusiveLock')
-                         THEN pg_catalog.pg_total_relation_size(oid) END AS bytes
+                         THEN pg_catalog.pg_total_relation_size(oid) END AS bytes,
+                    coalesce(pg_catalog.pg_stat_get_tuples_deleted(oid), 0) AS deleted
                FROM part
          )
          SELECT number::pg_catalog.text,
                 CASE WHEN pg_catalog.bool_and(bytes IS NOT NULL)
-                     THEN pg_catalog.sum(bytes)::pg_catalog.text END
+                     THEN pg_catalog.sum(bytes)::pg_catalog.text END,
+                pg_catalog.sum(deleted)::pg_catalog.text,
+                pg_catalog.string_agg(oid::pg_catalog.text, ' ')
            FROM size GROUP BY number"
     )
 }
@@ -86,8 +94,10 @@ pub(in crate::source) async fn read(
     let sizes = answer.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => {
             let table = tables.get(row.get(0)?.parse::<usize>().ok()?)?;
-            let bytes = row.get(1).and_then(|bytes| bytes.parse().ok());
-            Some(TableSize { table: table.to_string(), bytes })
+            let number = |column| row.get(column).and_then(|text: &str| text.parse().ok());
+            let parts = row.get(3)?.split(' ').filter_map(|oid| oid.parse().ok()).collect();
+            let (bytes, deleted) = (number(1), number(2)?);
+            Some(TableSize { table: table.to_string(), bytes, deleted, parts })
         }
         _ => None,
     });

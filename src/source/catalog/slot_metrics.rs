@@ -1,5 +1,5 @@
 //! Reads the slot's metrics every few seconds, on the session's own control connection: one small
-//! query on in-memory views. And the size of the outbox once a minute.
+//! query on in-memory views. And the size of the outbox and the instances that stand by once a minute.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -17,6 +17,7 @@ use crate::outbox::TableName;
 use crate::source::SourceError;
 use crate::source::catalog::outbox_size::{self, TableSize};
 use crate::source::connection::connect::SqlClient;
+use crate::source::instances::halt_notice;
 
 /// The replication slot, as PostgreSQL reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,10 +81,19 @@ const SLOT_QUERY: &str = "
       LEFT JOIN pg_catalog.pg_stat_replication_slots t USING (slot_name)
      WHERE s.slot_name::pg_catalog.text = $1";
 
+/// What is read once a minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MinuteMetrics {
+    /// The outbox tables; `None`: they could not be read.
+    pub tables: Option<Vec<TableSize>>,
+    /// Instances that stand by for this one; `None`: not known.
+    pub standbys: Option<u64>,
+}
+
 /// Reads the metrics until it is dropped or the connection ends.
 pub(in crate::source) struct Observer {
     latest: watch::Receiver<Option<SlotMetrics>>,
-    sizes: Arc<Mutex<Option<Vec<TableSize>>>>,
+    minute: Arc<Mutex<Option<MinuteMetrics>>>,
     task: JoinHandle<()>,
 }
 
@@ -94,12 +104,12 @@ impl Observer {
         tables: Vec<TableName>,
     ) -> Self {
         let (sender, latest) = watch::channel(None);
-        let sizes = Arc::<Mutex<Option<Vec<TableSize>>>>::default();
-        let read_sizes = Arc::clone(&sizes);
+        let minute = Arc::<Mutex<Option<MinuteMetrics>>>::default();
+        let read_minute = Arc::clone(&minute);
         let task = tokio::spawn(async move {
             let is_frequent = crash_points::is_armed("frequent_bookmarks");
-            let every = if is_frequent { INTERVAL / 25 } else { INTERVAL };
-            let mut ticks = interval(every);
+            let divisor = if is_frequent { 25 } else { 1 };
+            let mut ticks = interval(INTERVAL / divisor);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let (mut slot_fails, mut size_fails) = (false, false);
             let mut sizes_due = Instant::now();
@@ -128,7 +138,7 @@ impl Observer {
                 if Instant::now() < sizes_due {
                     continue;
                 }
-                sizes_due = Instant::now() + outbox_size::INTERVAL;
+                sizes_due = Instant::now() + outbox_size::INTERVAL / divisor;
                 let read = outbox_size::read(&client, &tables).await;
                 if read.is_err() && client.is_closed() {
                     return;
@@ -143,17 +153,17 @@ impl Observer {
                     }
                     None => {}
                 }
-                if let Ok(sizes) = read {
-                    *read_sizes.lock().unwrap_or_else(PoisonError::into_inner) = Some(sizes);
-                }
+                let standbys = halt_notice::standby_instances(&client, &slot).await.ok();
+                let read = MinuteMetrics { tables: read.ok(), standbys };
+                *read_minute.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
             }
         });
-        Self { latest, sizes, task }
+        Self { latest, minute, task }
     }
 
-    /// The sizes of the outbox tables, if they were read since the last call.
-    pub(in crate::source) fn take_sizes(&self) -> Option<Vec<TableSize>> {
-        self.sizes.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// What is read once a minute, if it was read since the last call.
+    pub(in crate::source) fn take_minute(&self) -> Option<MinuteMetrics> {
+        self.minute.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The metrics, if they were read since the last call.

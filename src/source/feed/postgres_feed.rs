@@ -23,7 +23,7 @@ use crate::source::identity::publication_fingerprint::PublicationFingerprint;
 use crate::source::identity::server_identity::ServerIdentity;
 use crate::source::instances::halt_notice;
 use crate::source::wire::Security;
-use crate::source::{SlotMetrics, TableSize};
+use crate::source::{MinuteMetrics, SlotMetrics};
 
 /// An open feed.
 pub struct PostgresFeed {
@@ -378,8 +378,8 @@ impl Feed for PostgresFeed {
         }
     }
 
-    fn outbox_sizes(&self) -> Option<Vec<TableSize>> {
-        self.base().observer.take_sizes()
+    fn minute_metrics(&self) -> Option<MinuteMetrics> {
+        self.base().observer.take_minute()
     }
 
     fn visibility_waits(&self) -> VisibilityWaits {

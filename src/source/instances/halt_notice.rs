@@ -35,6 +35,9 @@ pub(in crate::source) const NAME: &str = "walpost halted ";
 const ANNOUNCED_AT_LEAST: Duration = Duration::from_secs(4);
 const ANNOUNCED_AT_MOST: Duration = Duration::from_secs(60);
 
+/// How long the server may take to count the standby instances.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
 /// How often to read the checking sessions.
 const INTERVAL: Duration = Duration::from_millis(250);
 
@@ -136,6 +139,23 @@ async fn checking_sessions(client: &Client, slot: &str) -> Result<Vec<i32>, Sour
         [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
     let rows = client.query_typed(&query, &parameters).await.map_err(failed)?;
     rows.iter().map(|row| row.try_get(0).map_err(failed)).collect()
+}
+
+/// How many instances stand by for the one of this session: a standby always holds the lock of the check,
+/// and for a moment by two sessions, so the lower one of two readings counts.
+pub(in crate::source) async fn standby_instances(
+    client: &Client,
+    slot: &str,
+) -> Result<u64, SourceError> {
+    let read = async {
+        let before = checking_sessions(client, slot).await?.len();
+        sleep(INTERVAL).await;
+        Ok::<_, SourceError>(before.min(checking_sessions(client, slot).await?.len()))
+    };
+    match timeout(ANSWER_LIMIT, read).await {
+        Ok(count) => Ok(count? as u64),
+        Err(_) => Err(SourceError::Lost("PostgreSQL does not answer".to_owned())),
+    }
 }
 
 /// The error of an instance that found the lock, held by server process `pid`.

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::fixture::SHORT_TIMEOUT;
+use crate::eventually::eventually;
+use crate::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
 use crate::http;
 use crate::walpost::Walpost;
 
@@ -51,6 +52,27 @@ impl Endpoints {
 
     pub async fn are_ready(&self) -> bool {
         self.readiness().await.0
+    }
+
+    /// Awaits five checks of those that `run` repeats, of a walpost that delivers: none finds an error.
+    pub async fn checks_find_no_error(&self) {
+        let checked_at = |status: &Value| status["checked_at"].as_f64();
+        let mut checks: Vec<_> = checked_at(&self.status().await).into_iter().collect();
+        while checks.len() < 7 {
+            let status = eventually(LONG_TIMEOUT, "another check", async || {
+                let status = self.status().await;
+                checked_at(&status).filter(|at| checks.last() < Some(at)).map(|_| status)
+            })
+            .await;
+            checks.extend(checked_at(&status));
+            let findings = status["findings"].as_array().expect("a list");
+            let is_good = |finding: &&Value| {
+                finding["level"] == "warning" && finding["code"] != "check_failed"
+            };
+            // The first two may have begun before it delivered.
+            let bad = findings.iter().find(|finding| !is_good(finding));
+            assert!(checks.len() < 3 || bad.is_none(), "{bad:?}");
+        }
     }
 
     pub async fn metrics(&self) -> String {

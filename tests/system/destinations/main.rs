@@ -5,6 +5,7 @@
 #![allow(unreachable_pub)]
 
 mod blame;
+mod checks;
 mod consumers;
 mod dead_letters;
 mod http;

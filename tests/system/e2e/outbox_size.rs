@@ -1,4 +1,4 @@
-//! The size of the outbox on disk, as a metric.
+//! What is read of the outbox and of other instances once a minute: metrics and status.
 
 use walpost_bed::eventually;
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert, stop};
@@ -57,4 +57,32 @@ async fn size_of_a_partitioned_outbox_is_the_sum_of_its_partitions() {
     assert!((found - sum).abs() < 1e-9, "{found} is not {sum}");
     assert!(!answering.walpost.said("cannot read the size of the outbox"));
     stop(answering.walpost).await;
+}
+
+/// By a role without any right on the table.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removed_rows_and_standby_instances_are_in_the_status() {
+    let mut fixture = Fixture::new().await;
+    fixture.source = fixture.postgres.url_for("walpost");
+    fixture.postgres.execute(&insert(10, 1)).await;
+    let often = || fixture.command("run").env("FAILPOINTS", "frequent_bookmarks=return");
+    let first = Answering::over(often()).await;
+    let standbys = async |at: &Answering| at.scrape().await.sum("walpost_standby_instances", &[]);
+    let is_removed = async |at: &Answering| {
+        let status: serde_json::Value =
+            serde_json::from_str(&at.page("/status").await.1).expect("JSON");
+        status["outbox_removed_at"]["public.outbox"].is_number()
+    };
+    eventually(SHORT_TIMEOUT, "nobody stands by", async || standbys(&first).await == Some(0.0))
+        .await;
+    assert!(!is_removed(&first).await);
+    let second = Answering::over(often()).await;
+    eventually(SHORT_TIMEOUT, "one stands by", async || standbys(&first).await == Some(1.0)).await;
+    assert_eq!(standbys(&second).await, None);
+    fixture.postgres.execute("DELETE FROM public.outbox").await;
+    eventually(SHORT_TIMEOUT, "rows are gone", async || is_removed(&first).await).await;
+    stop(first.walpost).await;
+    eventually(SHORT_TIMEOUT, "nobody stands by", async || standbys(&second).await == Some(0.0))
+        .await;
+    stop(second.walpost).await;
 }
