@@ -24,6 +24,25 @@ fn links_lead_to_existing_files_and_headings() {
     assert!(seen > 100, "only {seen} links were found");
 }
 
+/// What the program tells its users to read: `docs/page.md`, or "Section" in `docs/page.md`.
+#[test]
+fn pages_and_sections_that_the_program_names_exist() {
+    let named = Regex::new(r#"(?:\\"([^"\\]+)\\" in )?(docs/[a-z/-]+\.md)"#).expect("a pattern");
+    let continued = Regex::new(r"\\\n\s*").expect("a pattern");
+    let mut seen = 0;
+    for file in files_below("src", "rs") {
+        let text = read(&file);
+        for found in named.captures_iter(&continued.replace_all(&text, "")) {
+            let section =
+                found.get(1).map_or(String::new(), |name| format!("#{}", slug(name.as_str())));
+            let target = format!("{}{section}", &found[2]);
+            assert_eq!(fault(Path::new("README.md"), &target), None, "{}", file.display());
+            seen += usize::from(!section.is_empty());
+        }
+    }
+    assert!(seen > 0, "no section was found");
+}
+
 #[test]
 fn broken_link_is_reported() {
     let page = Path::new("docs/guarantee.md");

@@ -77,7 +77,7 @@ pub(crate) enum InitError {
     #[error(
         "table {0} exists, and is not partitioned: PostgreSQL cannot partition it where it is. Leave \
          --partition-by out and keep the table, or replace it: see \"Partition an existing outbox\" in \
-         docs/operations.md"
+         docs/retention.md"
     )]
     NotPartitioned(TableName),
     /// A slot with that name belongs to another application.

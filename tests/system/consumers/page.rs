@@ -47,6 +47,8 @@ fn settings_named_on_pages_exist_and_accept_the_shown_values() {
         include_str!("../../../docs/records.md"),
         include_str!("../../../docs/guarantee.md"),
         include_str!("../../../docs/operations.md"),
+        include_str!("../../../docs/retention.md"),
+        include_str!("../../../docs/recovery.md"),
     ] {
         for text in inline(page).filter(|text| SECTIONS.iter().any(|one| text.starts_with(one))) {
             let (name, value) = text.split_once(" = ").unzip();

@@ -176,11 +176,11 @@ async fn lost_slot_keeps_rows_until_it_is_dropped_or_ignored() {
     stop(walpost).await;
 }
 
-/// The exact rights that the page on operations names for the role.
+/// The exact rights that the page on retention names for the role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn role_with_the_documented_rights_prunes_and_archives() {
     let (mut kept, walpost) = delivered(Major::V18, 30).await;
-    let page = repository().join("docs/operations.md");
+    let page = repository().join("docs/retention.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let blocks: Vec<_> = page.split("```sql\n").skip(1).collect();
     let block = blocks.iter().find(|block| block.starts_with("CREATE ROLE outbox_prune"));

@@ -183,7 +183,7 @@ async fn existing_rows_of_partitions_are_published() {
     fixture.judge().await.assert_exact();
 }
 
-/// As docs/operations.md says, with writers at work; nothing is lost, and the order of keys is kept.
+/// As docs/retention.md says, with writers at work; nothing is lost, and the order of keys is kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_existing_outbox_is_replaced_by_a_partitioned_one() {
     let fixture = Fixture::new().await;
