@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-destinations bench-instructions bench-matrix bench-peers \
-  bench-records book consumers corpus deb-test debezium debezium-corpus demo \
+  bench-records book browser consumers corpus deb-test debezium debezium-corpus demo \
   demo-compose deny docker-test docs e2e faults features fuzz helm-test help lint long monitoring msrv other-kafka \
   packaging-test patroni release setup simulate soak test unit writers
 
@@ -180,6 +180,10 @@ alerts: ## Unit-test the alert rules with promtool
 AWAY ?= 120s
 monitoring: alerts ## Check alerts, dashboard and queries in a real Prometheus (AWAY=120s)
 	WALPOST_AWAY=$(AWAY) $(SYSTEM) monitoring -- --include-ignored --nocapture
+
+browser: setup ## Look at the page at `/` in a real Chromium; screenshots are left in target/page
+	@tests/bed/setup.sh browser
+	$(SYSTEM) browser -- --ignored --nocapture --test-threads 1
 
 ##@ Benchmark
 

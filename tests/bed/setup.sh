@@ -7,6 +7,7 @@
 # `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
 # `setup.sh writers` for what the writers of docs/writing-events.md are written in;
 # `setup.sh other-kafka` for Go, which builds the other brokers;
+# `setup.sh browser` for Chromium;
 # `setup.sh patroni` for etcd, and Python's virtual environments, in which Patroni is installed;
 # `setup.sh alerts` for Prometheus and promtool, `setup.sh packaging` for ssh-keygen and systemd-analyze,
 # `setup.sh instructions` for valgrind, `setup.sh long` for pg_partman.
@@ -69,6 +70,10 @@ if [ "${1:-}" = patroni ]; then
     installed etcd-server || need etcd-server
     # Debian's Python, which the user postgres can run too.
     /usr/bin/python3 -m ensurepip --version >/dev/null 2>&1 || need python3-venv
+fi
+
+if [ "${1:-}" = browser ]; then
+    has chromium || need chromium fonts-dejavu-core
 fi
 
 if [ "${1:-}" = alerts ]; then

@@ -75,5 +75,6 @@ fn run(terminal: &Terminal, services: &Services) {
         "kill -9 {pid}    (walpost; its log: {})",
         services.walpost().log_path().display()
     ));
+    terminal.say(&format!("in a browser: {}", services.page()));
     terminal.say(&format!("for your own consumer: {}", services.for_consumers()));
 }

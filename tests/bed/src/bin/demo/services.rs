@@ -7,8 +7,8 @@ use std::time::Duration;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use walpost_bed::{
-    BedError, Consumed, Destination, Kafka, Major, Postgres, ReadPosition, Walpost, WalpostBuilder,
-    read_all, url_variable,
+    BedError, Consumed, Destination, Kafka, Major, Port, Postgres, ReadPosition, Walpost,
+    WalpostBuilder, read_all, url_variable,
 };
 
 use crate::DemoError;
@@ -35,6 +35,8 @@ pub(crate) struct Services {
     pub(crate) postgres: Postgres,
     brokers: Brokers,
     program: PathBuf,
+    /// Of walpost's endpoints, with each start.
+    port: Port,
     walpost: Walpost,
     pub(crate) consumer: Consumer,
 }
@@ -68,12 +70,18 @@ impl Services {
             Brokers::Other(destination) => Consumer::of(destination).await,
             _ => Consumer::start(&brokers.address(), TOPIC),
         };
-        let walpost = run(&program, &postgres, &brokers)?;
-        let services = Self { postgres, brokers, program, walpost, consumer };
+        let port = Port::reserve()?;
+        let walpost = run(&program, &port, &postgres, &brokers)?;
+        let services = Self { postgres, brokers, program, port, walpost, consumer };
         services.streaming().await;
         let pid = services.walpost.pid().unwrap_or_default();
         terminal.say(&format!("walpost run streams (process {pid}), a consumer reads {TOPIC}"));
         Ok(services)
+    }
+
+    /// walpost's page.
+    pub(crate) fn page(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port.number())
     }
 
     /// What a consumer needs to know.
@@ -112,7 +120,7 @@ impl Services {
 
     /// Starts walpost again after its end; it streams a moment later.
     pub(crate) fn start_walpost(&mut self) -> Result<(), DemoError> {
-        self.walpost = run(&self.program, &self.postgres, &self.brokers)?;
+        self.walpost = run(&self.program, &self.port, &self.postgres, &self.brokers)?;
         Ok(())
     }
 
@@ -181,10 +189,15 @@ async fn applied(name: &str, command: &Walpost, terminal: &Terminal) -> Result<(
     Ok(())
 }
 
-fn run(program: &PathBuf, postgres: &Postgres, brokers: &Brokers) -> Result<Walpost, BedError> {
+fn run(
+    program: &PathBuf,
+    port: &Port,
+    postgres: &Postgres,
+    brokers: &Brokers,
+) -> Result<Walpost, BedError> {
     let command = Walpost::builder(program)
         .args(["run", "--source", &postgres.url_for("walpost")])
-        .args(["--log-format", "text"]);
+        .args(["--log-format", "text", "--admin-listen", &format!("127.0.0.1:{}", port.number())]);
     brokers.arguments(command).try_start()
 }
 
