@@ -22,7 +22,7 @@ pub(crate) async fn bench(bench: &Bench) {
     for sync in ["2m", "always"] {
         let nats = Nats::builder().sync_interval(sync).start().await;
         let command = |name: &str| bench.command("nats", name).env("WALPOST_NATS_URL", nats.url());
-        ended(command("init").arg("--apply")).await;
+        ended(command("init").args(["--apply", "--no-state"])).await;
         for shape in Shape::ALL {
             let condition = format!("NATS, sync_interval {sync}, {}", shape.name());
             let round = async || {

@@ -22,7 +22,7 @@ pub(crate) async fn bench(bench: &Bench) {
         let redis = Redis::builder().setting("appendfsync", fsync).start().await;
         let command =
             |name: &str| bench.command("redis", name).env("WALPOST_REDIS_URL", redis.url());
-        ended(command("init").arg("--apply")).await;
+        ended(command("init").args(["--apply", "--no-state"])).await;
         for shape in Shape::ALL {
             let condition = format!("Redis, appendfsync {fsync}, {}", shape.name());
             let round = async || {
