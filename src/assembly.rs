@@ -15,6 +15,7 @@ use crate::destination::kafka::no_creation;
 use crate::destination::{self, Context, Opened};
 use crate::metrics::Metrics;
 use crate::record::{Profile, Router, TopicsAllowed};
+use crate::registry;
 use crate::relay::{Relay, RelaySettings, StateSettings, StopHandle, Until, stop_channel};
 use crate::source::{CatchUp, ConnInfoSource, OpenState, RowSource, Source, SourceConfig};
 use crate::state::UnfinishedRows;
@@ -50,11 +51,15 @@ fn relay_from<P: Source>(
     let context = Context { config, metrics: Arc::clone(&metrics) };
     let Opened { sink, state, is_exactly_once } = destination::of(config).open(&context)?;
     let core = if is_exactly_once { core.exactly_once() } else { core };
+    let schemas = registry::start(config, &metrics)?;
     let (handle, stop) = stop_channel();
     let drain_timeout = config.delivery.drain_timeout;
     let settings = RelaySettings { drain_timeout, until: None, owns_thread: false };
     let relay = Relay::new(core, sink, source, settings, stop);
     let mut relay = relay.with_metrics(metrics);
+    if let Some(schemas) = schemas {
+        relay = relay.with_schemas(schemas);
+    }
     if let Some((store, settings)) = state {
         relay = relay.with_state(store, StateSettings { rows, ..settings });
     }

@@ -88,6 +88,7 @@
 //! | [`config`] | flags, environment and file to valid values |
 //! | `findings` | what a check found, with its fix |
 //! | `destination` | Kafka, Redis, NATS, RabbitMQ, HTTP, SQS: of each its settings, checks, sink and store |
+//! | `registry` | questions to a schema registry, and what its answers say |
 //! | `admin` | health, status and metrics over HTTP; systemd notifications |
 //! | `assembly` | from a configuration to a relay |
 //! | `embedded` | [`Walpost`], the interface of the library |
@@ -142,6 +143,7 @@ mod crash_points;
 #[doc(hidden)]
 pub mod destination;
 mod findings;
+mod registry;
 #[doc(hidden)]
 pub mod relay;
 #[doc(hidden)]

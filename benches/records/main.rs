@@ -19,7 +19,10 @@ use walpost_core::Lsn;
 use walpost_core::outbox::Outbox;
 use walpost_core::pgoutput::{self, Message};
 use walpost_core::record::debezium::Converters;
-use walpost_core::record::{Profile, Record, RecordConfig, Router, ValueFormat};
+use walpost_core::record::{
+    Known, Profile, Record, RecordConfig, Router, SchemaChoice, SchemaKind, SchemaRef,
+    ValueEncoding, ValueFormat,
+};
 
 #[path = "../inputs/mod.rs"]
 mod inputs;
@@ -44,6 +47,7 @@ fn main() {
         ("a column as header", placed().into()),
         ("envelope", RecordConfig { value: ValueFormat::Envelope, ..own() }.into()),
         ("cloudevents", RecordConfig { value: ValueFormat::CloudEvents, ..own() }.into()),
+        ("frame", framed().into()),
         ("debezium", debezium(Converters::String, &[])),
         ("debezium-json", debezium(Converters::Json, &[])),
         (
@@ -55,6 +59,13 @@ fn main() {
     }
 }
 
+/// With the prefix of a schema.
+fn framed() -> RecordConfig {
+    let subject = "{topic}-value".parse().expect("a template");
+    let encoding = ValueEncoding::Frame(SchemaChoice::Version(subject, None));
+    RecordConfig { encoding: Some(encoding), ..own() }
+}
+
 /// How long this thread has been on a processor.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -64,6 +75,8 @@ fn cpu_time() -> Duration {
 fn measure(name: &str, profile: Profile) {
     let outbox = outbox(&profile);
     let mut router = Router::new(profile);
+    let subject = SchemaRef::Version("outbox.event.order-value".to_owned(), None);
+    router.learn(subject, Some(Known::Schema { id: 7, kind: SchemaKind::Avro }));
     let row = row();
     let (mut best, mut sent) = (Duration::MAX, Duration::MAX);
     for _ in 0..ROUNDS {

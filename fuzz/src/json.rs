@@ -27,7 +27,8 @@ fn headers(input: &[u8], is_json: bool) {
     let mut router = Router::new(config);
     let record = match router.route(&event) {
         Ok(record) => record,
-        Err(poison) => {
+        Err(unrouted) => {
+            let poison = unrouted.poison().expect("it needs no schema");
             assert_eq!(poison.cause.key(), "undecodable", "{poison}");
             return;
         }

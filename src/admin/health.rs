@@ -40,6 +40,8 @@ pub enum ReasonKind {
     HeldUp,
     /// walpost's own position cannot be written.
     Position,
+    /// An event waits for its schema.
+    Registry,
     /// The destination.
     Destination,
     /// Nothing is acknowledged.
@@ -103,6 +105,7 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
     }
     health.add_trouble(ReasonKind::HeldUp, metrics.source_trouble());
     health.add_trouble(ReasonKind::Position, metrics.state_trouble());
+    health.add_trouble(ReasonKind::Registry, metrics.schema_trouble());
     if let Some(Trouble { text, since }) = metrics.sink_trouble() {
         let text = format!("{} does not accept records: {text}", metrics.sink_name());
         health.add(ReasonKind::Destination, text, Some(since));
@@ -152,6 +155,9 @@ mod tests {
         metrics.set_state_trouble(Some("the state topic is gone".to_owned()));
         assert_eq!(ready(&metrics, now).reasons(), ["the state topic is gone"]);
         metrics.set_state_trouble(None);
+        metrics.set_schema_trouble(Some("it has no schema"));
+        assert_eq!(ready(&metrics, now).reasons(), ["it has no schema"]);
+        metrics.set_schema_trouble(None);
         metrics.enter(Phase::StandingBy);
         let reasons =
             ready(&metrics, SystemTime::now() + Duration::from_secs(7)).reasons().join("\n");

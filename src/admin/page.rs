@@ -64,6 +64,7 @@ fn verdict(status: &Status) -> &'static str {
         Some(ReasonKind::Standby) => "Standing by: another instance delivers",
         Some(ReasonKind::Destination | ReasonKind::Stalled) => "Waiting for the destination",
         Some(ReasonKind::Source | ReasonKind::HeldUp) => "Waiting for PostgreSQL",
+        Some(ReasonKind::Registry) => "Waiting for the schema registry",
         Some(ReasonKind::Position) => "Waiting until its position can be written",
         Some(ReasonKind::Loop) | None => "Not delivering",
     }
@@ -76,6 +77,7 @@ fn help(kind: ReasonKind) -> (&'static str, &'static str) {
         ReasonKind::Source => ("walpost check", "runbooks/slot-inactive.md"),
         ReasonKind::HeldUp => ("walpost status", "runbooks/delivery-lag-high.md"),
         ReasonKind::Position => ("walpost check", "runbooks/state-not-written.md"),
+        ReasonKind::Registry => ("walpost check", "schema-registry.md"),
         ReasonKind::Destination | ReasonKind::Stalled => ("walpost check", "runbooks/stalled.md"),
         ReasonKind::Loop => ("journalctl --unit walpost", "runbooks/relay-down.md"),
     }
@@ -440,6 +442,7 @@ mod tests {
             ReasonKind::Source,
             ReasonKind::HeldUp,
             ReasonKind::Position,
+            ReasonKind::Registry,
             ReasonKind::Destination,
             ReasonKind::Stalled,
         ] {

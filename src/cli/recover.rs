@@ -96,6 +96,7 @@ pub(super) fn failed(error: &RecoveryError) -> Exit {
         | RecoveryError::Readable(_)
         | RecoveryError::Assembly(_)
         | RecoveryError::NoIds
+        | RecoveryError::Framed
         | RecoveryError::RowsWithoutIds(_)
         | RecoveryError::SeveralTables
         | RecoveryError::Positions(AdoptError::Off) => Exit::Config,

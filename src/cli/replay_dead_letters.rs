@@ -62,7 +62,7 @@ fn exit(error: &ReplayError) -> Exit {
             | LettersError::Client(_)
             | LettersError::Failed(Failure::Unauthenticated(_) | Failure::Unsupported(_)),
         ) => Exit::Config,
-        ReplayError::Letters(_) | ReplayError::Stopped => Exit::Failure,
+        ReplayError::Letters(_) | ReplayError::Learn(_) | ReplayError::Stopped => Exit::Failure,
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
                 return Exit::Failure;
             }
         };
-        run(config, until, hangup, level).await
+        Box::pin(run(config, until, hangup, level)).await
     })
 }
 
@@ -255,7 +255,9 @@ pub(super) fn exit(error: &RelayError) -> Exit {
             Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => source.into(),
-        RelayError::Sink(_) | RelayError::Unauthenticated { .. } => Exit::Config,
+        RelayError::Sink(_) | RelayError::Unauthenticated { .. } | RelayError::Registry(_) => {
+            Exit::Config
+        }
         RelayError::Unconfirmed(_)
         | RelayError::Regressed { .. }
         | RelayError::Unreached { .. }

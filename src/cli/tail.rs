@@ -20,11 +20,12 @@ use super::{Exit, block_on, complain, logged};
 use crate::assembly;
 use crate::config::{Config, ConfigError};
 use crate::excerpt::is_harmless;
-use crate::ledger::Seq;
+use crate::ledger::{Seq, StreamError};
 use crate::outlet::{Outlet, ProduceError};
 use crate::pgoutput::{self, Message};
 use crate::position::EventPosition;
 use crate::record::Record;
+use crate::registry::{self, LearnError};
 use crate::source::{
     self, CatalogState, Feed, Limit, MessageText, Received, Resume, Silent, Source, SourceConfig,
     SourceError, log_if_slow,
@@ -55,6 +56,8 @@ enum TailError {
     Source(#[from] SourceError),
     #[error(transparent)]
     Silent(#[from] Silent),
+    #[error(transparent)]
+    Learn(#[from] LearnError),
     #[error("{0}")]
     Event(String),
     #[error("{0}")]
@@ -67,7 +70,7 @@ impl TailError {
             Self::Config(_) => Exit::Config,
             Self::Source(error) => error.into(),
             Self::Event(_) => Exit::Poison,
-            Self::Silent(_) | Self::Query(_) => Exit::Failure,
+            Self::Silent(_) | Self::Learn(_) | Self::Query(_) => Exit::Failure,
         }
     }
 }
@@ -80,11 +83,11 @@ async fn tail(config: &Config, from_slot: bool, limit: u64) -> Result<(), TailEr
         return Ok(());
     }
     if from_slot {
-        peek(&source, &mut core, &mut printer).await
+        peek(config, &source, &mut core, &mut printer).await
     } else {
         // In any order: an interrupt during the last event may end with its result.
         tokio::select! {
-            done = follow(source, &mut core, &mut printer) => done,
+            done = follow(config, source, &mut core, &mut printer) => done,
             _ = tokio::signal::ctrl_c() => Ok(()),
         }
     }
@@ -92,6 +95,7 @@ async fn tail(config: &Config, from_slot: bool, limit: u64) -> Result<(), TailEr
 
 /// Prints records until the limit, or without end.
 async fn follow(
+    config: &Config,
     mut source: SourceConfig,
     core: &mut Core,
     printer: &mut Printer,
@@ -110,7 +114,7 @@ async fn follow(
         match session.next(true).await? {
             Received::Keepalive(wal_end) => core.keepalive(wal_end),
             Received::Message(message) => {
-                if take(core, &message, printer)? {
+                if take(config, core, &message, printer).await? {
                     return Ok(());
                 }
             }
@@ -124,6 +128,7 @@ const PEEK: &str = "SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_chan
 
 /// Prints the events that are in the slot.
 async fn peek(
+    config: &Config,
     source: &SourceConfig,
     core: &mut Core,
     printer: &mut Printer,
@@ -184,7 +189,7 @@ async fn peek(
         {
             message = texts.converted(logical).await?;
         }
-        if take(core, &message, printer)? {
+        if take(config, core, &message, printer).await? {
             return Ok(());
         }
         next = rows.try_next().await.map_err(failed)?;
@@ -193,14 +198,20 @@ async fn peek(
 }
 
 /// Passes a message to the core; returns true once nothing more is to be printed.
-fn take(
+async fn take(
+    config: &Config,
     core: &mut Core,
     message: &pgoutput::Message,
     printer: &mut Printer,
 ) -> Result<bool, TailError> {
     let next = core.next_seq();
-    let taken =
-        core.receive(message, printer).map_err(|error| TailError::Query(error.to_string()))?;
+    let failed = |error: StreamError| TailError::Query(error.to_string());
+    let mut taken = core.receive(message, printer).map_err(failed)?;
+    while let Some(schema) = core.wanted_schema().cloned() {
+        let known = registry::learn(config, &schema).await?;
+        core.learn(schema, Some(known));
+        taken = core.receive(message, printer).map_err(failed)?;
+    }
     for Diverted { origin, poison, topic } in core.take_diverted() {
         let cause = poison.cause.key();
         if let Some(topic) = topic {

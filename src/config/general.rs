@@ -56,6 +56,9 @@ declare_settings! {
         .default("refuse");
     RECORD_VALUE = row("record.value", Text, "Value format: `payload`, `envelope`, `merged`, `cloudevents` or `cloudevents-binary`.")
         .default("payload");
+    RECORD_VALUE_ENCODING = row("record.value_encoding", Text, "How a value gets the prefix by which readers find its schema in a schema registry: `none`; `check`: the payload has it, and the registry has to know its schema; `frame`: the payload is serialized without it.")
+        .details("For Kafka, with `record.value = \"payload\"`. See [schema registry](schema-registry.md).")
+        .default("none");
     RECORD_HEADERS = row("record.headers", List, "Headers to send, in the order of the list: any of `id`, `event_type`, `headers`, `traceparent`, `tracestate` and `walpost.position`. By default all of them, in this order.")
         .details("`headers` stands for the members of the row's JSON object in the column `outbox.columns.headers`. A header that the event has no value for is not sent. An empty list sends no headers.");
     RECORD_PLACE = row("record.place", List, "Columns to send in a header, in the envelope or as the partition: `column:header[:alias]`, `column:envelope[:alias]`, `column:partition`.")
@@ -85,6 +88,33 @@ declare_settings! {
     KAFKA_PROPERTIES = row("kafka.properties", Properties, "librdkafka properties, under their own names. Can be repeated. walpost rejects those that would break its guarantee.")
         .details("walpost sets these defaults: `allow.auto.create.topics` false, `linger.ms` 0, `reconnect.backoff.max.ms` 2000, `topic.metadata.propagation.max.ms` 5000, `socket.keepalive.enable` true, `statistics.interval.ms` 5000, `client.id` walpost. `max.in.flight.requests.per.connection` is 1, and 5 while the brokers are far away; `linger.ms` is then 1. In the variable, write one `key=value` per line; `bootstrap.servers` there counts if nothing else names the brokers.")
         .flag("-X", "KEY=VALUE").secret();
+}
+
+declare_settings! {
+    /// `[registry]`
+    impl REGISTRY:
+    REGISTRY_URL = row("registry.url", Text, "Addresses of the schema registry, `https://host[:port][/path]`, separated by commas: they are tried in this order.")
+        .variable();
+    REGISTRY_AUTHORIZATION = row("registry.authorization", Text, "Value of the header `authorization` to the registry, for instance `Basic …` or `Bearer …`.")
+        .details("`WALPOST_REGISTRY_AUTHORIZATION_FILE` is read again with each question.")
+        .variable().hidden();
+    REGISTRY_CA_FILE = row("registry.ca_file", Text, "PEM file of the authorities that sign the registry's certificate, for `https://`. Without it, those of the operating system.")
+        .variable();
+    REGISTRY_CERT_FILE = row("registry.cert_file", Text, "PEM file of walpost's own certificate, for a registry that verifies its clients.")
+        .variable();
+    REGISTRY_KEY_FILE = row("registry.key_file", Text, "PEM file of the private key of `registry.cert_file`.")
+        .variable();
+    REGISTRY_TIMEOUT = row("registry.timeout", Duration, "How long an answer of the registry may take. Accepts `ms`, `s` and `min`.")
+        .variable().default("10s");
+    REGISTRY_REFRESH = row("registry.refresh", Duration, "How often walpost asks for the latest version of a subject in use. Accepts `ms`, `s` and `min`.")
+        .details("A schema that is known stays in use while the registry does not answer.")
+        .variable().default("1min");
+    REGISTRY_VALUE_SUBJECT = row("registry.value_subject", Text, "Subject of a value's schema, with `record.value_encoding = \"frame\"`: a template over the record's `{topic}` and the columns of the row.")
+        .default("{topic}-value");
+    REGISTRY_VALUE_VERSION = row("registry.value_version", Number, "Version of that subject, or `latest`.")
+        .details("With `latest`, an event that is published a second time may have the id of a newer version.")
+        .default("latest");
+    REGISTRY_VALUE_ID = row("registry.value_id", Number, "Id of the schema of all values, in the place of a subject.");
 }
 
 declare_settings! {
@@ -127,6 +157,11 @@ declare_settings! {
         .default("halt");
     POISON_UNDECODABLE = row("poison.undecodable", Text, "Policy for an event with a field that cannot be decoded: `halt`, `dead_letter` or `skip`.")
         .default("halt");
+    POISON_MISSING_SCHEMA = row("poison.missing_schema", Text, "Policy for an event whose schema the schema registry does not have: `wait`, `halt`, `dead_letter` or `skip`.")
+        .details("With `wait`, the event and all events behind it are delivered once the schema is registered.")
+        .default("wait");
+    POISON_SCHEMA_MISMATCH = row("poison.schema_mismatch", Text, "Policy for an event whose value cannot have its schema, or whose schema walpost cannot use: `halt`, `dead_letter` or `skip`.")
+        .default("halt");
     POISON_DEAD_LETTER_TOPIC = row("poison.dead_letter_topic", Text, "Dead-letter topic.")
         .default(Policies::DEAD_LETTER_TOPIC);
     POISON_RETRIES = row("poison.retries", Number, "How often to retry a record that the brokers reject for a reason that may be temporary, such as a policy of theirs.")
@@ -156,7 +191,8 @@ pub(super) const FIRST_TABLES: [(&str, &str); 5] = [
 ];
 
 /// The tables of [`Setting::LAST`].
-pub(super) const LAST_TABLES: [(&str, &str); 5] = [
+pub(super) const LAST_TABLES: [(&str, &str); 6] = [
+    ("registry", "Schema registry"),
     ("delivery", "Delivery"),
     ("poison", "Undeliverable events"),
     ("admin", "HTTP endpoints"),

@@ -364,6 +364,8 @@ impl Values {
             refused: policy(Setting::POISON_REFUSED)?,
             undecodable: policy(Setting::POISON_UNDECODABLE)?,
             missing_topic: self.parsed(Setting::POISON_MISSING_TOPIC, values::policy_or_wait)?,
+            missing_schema: self.parsed(Setting::POISON_MISSING_SCHEMA, values::policy_or_wait)?,
+            schema_mismatch: policy(Setting::POISON_SCHEMA_MISMATCH)?,
             dead_letter_topic: self.parsed(Setting::POISON_DEAD_LETTER_TOPIC, values::topic)?,
             retries: self.parsed(Setting::POISON_RETRIES, values::retries)?,
         })

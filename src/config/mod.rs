@@ -7,6 +7,7 @@
 //! variables name; opens no connection.
 
 mod display;
+mod encoding;
 mod environment;
 mod error;
 mod file;

@@ -1,19 +1,22 @@
 //! The outbox and the records that a configuration describes: templates, headers and placements are
 //! parsed here, and errors name the place where the value was set.
 
+use super::encoding::encoding;
 use super::{Config, ConfigError, Origin, Setting, nearest};
 use crate::outbox::{ColumnNames, Needs, Outbox, OutboxConfig, Role};
 use crate::record::debezium::{self, Debezium};
 use crate::record::{
     HeaderSet, KeyTemplate, Placement, Profile, RecordConfig, Rewrite, RewriteError, Target,
-    TemplateError, TimestampSource, TopicTemplate,
+    TemplateError, TimestampSource, TopicTemplate, ValueEncoding,
 };
 
 /// The format of the records.
 #[doc(hidden)]
 pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
+    // A Debezium profile has none, which this says.
+    let encoding = encoding(config)?;
     let Some(converters) = config.record.profile else {
-        return records(config).map(Profile::from);
+        return records(config, encoding).map(Profile::from);
     };
     let options = config.debezium.iter();
     let options = options.map(|(name, (value, _))| (name.as_str(), value.as_str()));
@@ -38,7 +41,7 @@ pub(crate) fn option_error(config: &Config, name: &str, reason: String) -> Confi
 }
 
 /// The format of records in walpost's own profile.
-fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
+fn records(config: &Config, encoding: Option<ValueEncoding>) -> Result<RecordConfig, ConfigError> {
     let record = &config.record;
     let topic: TopicTemplate = record
         .topic
@@ -74,6 +77,7 @@ fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
         place: placements(config)?,
         timestamp: record.timestamp,
         cloudevents_source: record.cloudevents_source.clone(),
+        encoding,
     })
 }
 

@@ -30,7 +30,8 @@ impl Schema {
     /// Every setting, in the order of `walpost config`, `--help` and the reference page.
     pub(crate) fn settings(&self) -> impl Iterator<Item = Setting> + Clone {
         let declared = self.declared.iter().flat_map(|one| one.settings);
-        Setting::FIRST.iter().chain(declared).chain(Setting::LAST).copied()
+        let registry = Setting::REGISTRY;
+        Setting::FIRST.iter().chain(declared).chain(registry).chain(Setting::LAST).copied()
     }
 
     /// The tables of the file, with their titles on the reference page.

@@ -70,7 +70,8 @@ fn every_setting_becomes_a_value() {
         (names, rows.replace_all(code, "").into_owned())
     };
     let (general, _) = declared(include_str!("general.rs"));
-    let load = include_str!("load.rs").to_owned();
+    let parsed = [include_str!("load.rs"), include_str!("encoding.rs")];
+    let load = parsed.concat() + include_str!("../registry/settings.rs");
     let mut all = vec![(general, "Setting::", load)];
     for (table, _) in Setting::tables() {
         let path = format!("src/destination/{table}/settings.rs");
@@ -344,14 +345,13 @@ fn assert_delivery(delivery: &Delivery) {
 
 fn is_of_another_kind(row: &Displayed) -> bool {
     let table = row.key.split('.').next();
-    let mut general = [Setting::FIRST, Setting::KAFKA, Setting::LAST].concat().into_iter();
+    let mut general =
+        [Setting::FIRST, Setting::KAFKA, Setting::REGISTRY, Setting::LAST].concat().into_iter();
     row.key == "sink.kind" || !general.any(|setting| Some(setting.table()) == table)
 }
 
-#[test]
-fn every_key_of_the_file_is_read() {
-    let config = of_toml(
-        r#"
+/// Each setting but those of other destinations, with another value than the default.
+const EVERY_KEY: &str = r#"
         [source]
         url = "host=h"
         slot = "s"
@@ -371,6 +371,7 @@ fn every_key_of_the_file_is_read() {
         headers = "6"
         timestamp = "7"
         [record]
+        value_encoding = "frame"
         profile = "walpost"
         topic = "t"
         topic_regex = "(.*)"
@@ -407,19 +408,34 @@ fn every_key_of_the_file_is_read() {
         missing_field = "skip"
         invalid_topic = "halt"
         missing_topic = "skip"
+        missing_schema = "skip"
+        schema_mismatch = "skip"
         refused = "dead_letter"
         undecodable = "dead_letter"
         dead_letter_topic = "dead"
         retries = 3
+        [registry]
+        url = "https://registry"
+        authorization = "Basic c2VjcmV0"
+        ca_file = "ca.pem"
+        cert_file = "own.pem"
+        key_file = "own.key"
+        timeout = "1s"
+        refresh = "1s"
+        value_subject = "{topic}"
+        value_version = 3
+        value_id = 7
         [admin]
         page = "off"
         listen = "localhost:0"
         [log]
         level = "debug"
         format = "json"
-        "#,
-    )
-    .unwrap();
+        "#;
+
+#[test]
+fn every_key_of_the_file_is_read() {
+    let config = of_toml(EVERY_KEY).unwrap();
     assert_eq!(config.source.publication, "Odd name");
     assert_eq!(config.source.catch_up, CatchUpMode::Stream);
     assert_eq!(config.source.catch_up_threshold, 1 << 30);
@@ -443,6 +459,8 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(config.poison.too_large, Policy::DeadLetter);
     assert_eq!(config.poison.missing_field, Policy::Skip);
     assert_eq!(config.poison.missing_topic, Some(Policy::Skip));
+    assert_eq!(config.poison.missing_schema, Some(Policy::Skip));
+    assert_eq!(config.poison.schema_mismatch, Policy::Skip);
     assert_eq!((config.poison.dead_letter_topic.as_str(), config.poison.retries), ("dead", 3));
     assert_eq!((config.admin.listen.as_deref(), config.admin.page), (Some("localhost:0"), false));
     assert_eq!(config.log.format, Some(LogFormat::Json));

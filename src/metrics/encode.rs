@@ -155,6 +155,8 @@ fn progress(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     page.count(&names::STATE_FAILURES, figures.state_failures.get())?;
     page.count(&names::SPLIT_TRANSACTIONS, figures.split_transactions.get())?;
     let duration = |micros: &Figure| seconds(i64::try_from(micros.get()).unwrap_or(i64::MAX));
+    page.gauge(&names::REGISTRY_SCHEMAS, &figures.schemas.known.get())?;
+    page.counter(&names::REGISTRY_WAIT_SECONDS, duration(&figures.schemas.wait_micros))?;
     page.counter(&names::BACKPRESSURE_SECONDS, duration(&figures.backpressure_micros))?;
     page.counter(&names::VISIBILITY_WAIT_SECONDS, duration(&figures.visibility_wait_micros))
 }
@@ -163,6 +165,11 @@ fn by_label(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     let tables = figures.outbox();
     let sizes = tables.iter().map(|(table, it)| ([table.as_str()], it.bytes));
     page.gauges(&names::OUTBOX_SIZE_BYTES, sizes)?;
+    let requests = lock(&figures.schemas.requests).clone();
+    page.counts(
+        &names::REGISTRY_REQUESTS,
+        requests.iter().map(|(result, count)| ([*result], *count)),
+    )?;
     let topics = lock(&figures.topics).clone();
     let events = topics.iter().map(|(topic, it)| ([topic.as_str()], it.events));
     page.counts(&names::EVENTS_PUBLISHED, events)?;

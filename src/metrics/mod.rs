@@ -87,6 +87,8 @@ pub struct Metrics {
     pub last_confirmed: Moment,
     /// The last events.
     pub trail: Trail,
+    /// The schema registry.
+    pub schemas: SchemaMetrics,
     commit_to_ack: Histogram,
     broker_ack: Histogram,
     topics: Mutex<BTreeMap<String, Published>>,
@@ -136,6 +138,23 @@ impl Moment {
 
     fn seconds(&self) -> f64 {
         seconds(self.get().unwrap_or_default())
+    }
+}
+
+/// The schema registry.
+#[derive(Debug, Default)]
+pub struct SchemaMetrics {
+    /// Schemas that are known.
+    pub known: Figure,
+    /// Microseconds for which messages waited for schemas.
+    pub wait_micros: Figure,
+    requests: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl SchemaMetrics {
+    /// Counts a request, by its result.
+    pub fn requested(&self, result: &'static str) {
+        *lock(&self.requests).entry(result).or_default() += 1;
     }
 }
 
@@ -204,6 +223,7 @@ impl Default for Metrics {
             last_received: Moment::default(),
             last_confirmed: Moment::default(),
             trail: Trail::default(),
+            schemas: SchemaMetrics::default(),
             commit_to_ack: Histogram::default(),
             broker_ack: Histogram::default(),
             topics: Mutex::default(),

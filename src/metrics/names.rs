@@ -98,6 +98,12 @@ metrics! {
         "Failed deliveries, by code: with Kafka librdkafka's error code. Each is retried or handled as undeliverable. Retries inside librdkafka are not counted.";
     POISON_EVENTS = Counter "walpost_poison_events_total" ["cause", "action"]
         "Undeliverable events, by cause (as in the poison settings) and by action: dead_letter, skip, halt.";
+    REGISTRY_REQUESTS = Counter "walpost_registry_requests_total" ["result"]
+        "Questions to the schema registry, by result: ok, missing, denied, failed.";
+    REGISTRY_SCHEMAS = Gauge "walpost_registry_schemas" []
+        "Schemas that walpost knows, also that the registry does not have them.";
+    REGISTRY_WAIT_SECONDS = Counter "walpost_registry_wait_seconds_total" []
+        "Time for which an event, and what follows it, waited for its schema.";
     DROPPED_HEADERS = Counter "walpost_dropped_headers_total" []
         "Headers of rows that were dropped because their names are reserved or there already, or because the destination cannot have them. Replayed events count again.";
     COMMIT_TO_ACK = Histogram "walpost_commit_to_ack_seconds" []

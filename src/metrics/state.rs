@@ -62,6 +62,7 @@ pub(super) struct State {
     sink_trouble: Option<Trouble>,
     source_trouble: Option<Trouble>,
     position_trouble: Option<Trouble>,
+    schema_trouble: Option<Trouble>,
 }
 
 /// What keeps walpost from delivering.
@@ -157,6 +158,21 @@ impl Metrics {
     /// Why the position cannot be written.
     pub fn state_trouble(&self) -> Option<Trouble> {
         lock(&self.state).position_trouble.clone()
+    }
+
+    /// Sets why an event waits for its schema; `None` if none does.
+    pub fn set_schema_trouble(&self, trouble: Option<&str>) {
+        let trouble = trouble.map(line);
+        let mut state = lock(&self.state);
+        if let Some(text) = trouble.clone() {
+            state.last_error = Some(LastError { at: SystemTime::now(), text });
+        }
+        set(&mut state.schema_trouble, trouble);
+    }
+
+    /// Why an event waits for its schema.
+    pub fn schema_trouble(&self) -> Option<Trouble> {
+        lock(&self.state).schema_trouble.clone()
     }
 
     /// Why the destination accepts no records.

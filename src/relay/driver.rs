@@ -26,6 +26,7 @@ pub use self::state_keeper::{CommitLimits, StateSettings};
 use super::backoff::wait_until;
 use super::delivery_log::{DeliveryLog, SinkState};
 use super::run_result::{RelayError, RelaySettings, Summary, Until};
+use super::schemas::Schemas;
 use super::stalled_producer::StalledProducer;
 use super::stats::{HEARTBEAT, Stats};
 use super::stop::StopReceiver;
@@ -59,6 +60,8 @@ pub struct Relay<P> {
     diagnostics: Diagnostics,
     /// `None`: the relay does not keep its position.
     state: Option<StateKeeper>,
+    /// `None`: records need no schema.
+    schemas: Option<Schemas>,
 }
 
 /// The sink's reports.
@@ -131,6 +134,7 @@ impl<P: Source> Relay<P> {
                 logged_refused_messages: 0,
             },
             state: None,
+            schemas: None,
         }
     }
 
@@ -138,6 +142,13 @@ impl<P: Source> Relay<P> {
     #[must_use]
     pub fn with_state(mut self, store: Box<dyn StateStore>, settings: StateSettings) -> Self {
         self.state = Some(StateKeeper::new(store, settings, self.metrics()));
+        self
+    }
+
+    /// Learns from these what records need of a schema registry.
+    #[must_use]
+    pub fn with_schemas(mut self, schemas: Schemas) -> Self {
+        self.schemas = Some(schemas);
         self
     }
 
@@ -259,6 +270,7 @@ impl<P: Source> Relay<P> {
     /// Applies delivery reports, the sink's conditions and a stop order, and logs what changed.
     fn serve_sink(&mut self) -> Result<(), RelayError> {
         self.take_reports();
+        self.serve_schemas()?;
         if let Some(keeper) = &mut self.state {
             keeper.note_failures(&mut self.core);
         }
@@ -282,6 +294,13 @@ impl<P: Source> Relay<P> {
     /// Whether brokers that reject the credentials may never have accepted them.
     fn is_starting(&self) -> bool {
         self.delivery.delivered == 0 && self.created.elapsed() < STARTUP
+    }
+
+    /// Hands the core what was learned of schemas, and asks for what it wants.
+    fn serve_schemas(&mut self) -> Result<(), RelayError> {
+        let is_starting = self.is_starting();
+        let Some(schemas) = &mut self.schemas else { return Ok(()) };
+        schemas.serve(&mut self.core, is_starting).map_err(RelayError::Registry)
     }
 
     fn check_sink(&mut self) -> Result<(), RelayError> {

@@ -5,6 +5,7 @@ mod batching_pause;
 mod delivery_log;
 mod driver;
 mod run_result;
+mod schemas;
 mod stalled_producer;
 mod standby;
 mod stats;
@@ -14,6 +15,8 @@ mod trail;
 
 pub use driver::{CommitLimits, Relay, StateSettings};
 pub use run_result::{RelayError, RelaySettings, Summary, Until};
+pub(crate) use schemas::Asking;
+pub use schemas::{Learned, Schemas};
 pub use stop::{StopHandle, stop_channel};
 #[doc(inline)]
 pub use walpost_core::relay::{Core, Counters, Halt};

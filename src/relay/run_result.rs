@@ -65,6 +65,9 @@ pub enum RelayError {
         /// The reason that it reports.
         reason: String,
     },
+    /// The schema registry rejects walpost's credentials, and never accepted them.
+    #[error("{0}")]
+    Registry(String),
     /// The destination has lost records that it had acknowledged.
     #[error(
         "{} has lost records that it had acknowledged: {reason}. Start walpost again: it publishes once \

@@ -29,7 +29,8 @@ use crate::outbox::{ColumnNames, Event, Outbox};
 use crate::pgoutput::LogicalMessage;
 use crate::position::EventPosition;
 use crate::record::dead_letter::{FIELDS, Letter};
-use crate::record::{Cause, Dropped, Poison, Record, Router};
+use crate::record::{Cause, Dropped, Poison, Record, Router, Unrouted};
+use crate::registry::{self, LearnError};
 
 /// How often the progress is committed.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
@@ -72,6 +73,9 @@ pub(crate) enum ReplayError {
          `walpost replay --id` publishes an event again while its row is there"
     )]
     NotKept(&'static str),
+    /// The schema registry does not help.
+    #[error(transparent)]
+    Learn(#[from] LearnError),
     /// A signal stopped it.
     #[error("stopped by a signal")]
     Stopped,
@@ -85,6 +89,7 @@ impl From<ConfigError> for ReplayError {
 
 /// Replays dead letters.
 pub(crate) struct Replay {
+    config: Config,
     router: Router,
     outbox: Outbox,
     columns: ColumnNames,
@@ -153,6 +158,7 @@ impl Replay {
         let opening = destination.dead_letters(config, &settings.at);
         let letters = opening.ok_or(ReplayError::NotKept(destination.kind()))?.await?;
         Ok(Self {
+            config: config.clone(),
             router,
             outbox,
             columns,
@@ -270,9 +276,15 @@ impl Replay {
             Ok(event) => event,
             Err(poison) => return Ok(LetterOutcome::Poison(poison)),
         };
+        while let Some(schema) = self.router.needs(&event) {
+            let known = registry::learn(&self.config, &schema).await?;
+            self.router.learn(schema, Some(known));
+        }
         let record = match self.router.route(&event) {
             Ok(record) => record,
-            Err(poison) => return Ok(LetterOutcome::Poison(poison)),
+            Err(Unrouted::Poison(poison)) => return Ok(LetterOutcome::Poison(poison)),
+            // It was learned.
+            Err(Unrouted::NeedsSchema(_)) => return Ok(LetterOutcome::HeldBack),
         };
         let line = described(&record, &letter, SystemTime::now());
         if self.settings.dry_run {

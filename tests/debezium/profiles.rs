@@ -222,7 +222,10 @@ fn fate(outbox: &Outbox, router: &mut Router, row: &Json) -> Fate {
             timestamp: record.timestamp_ms,
             partition: record.partition,
         })),
-        Err(poison) => Fate::Poison(poison.cause.to_string()),
+        Err(unrouted) => {
+            let poison = unrouted.poison().expect("it needs no schema");
+            Fate::Poison(poison.cause.to_string())
+        }
     }
 }
 

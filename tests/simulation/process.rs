@@ -367,7 +367,9 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
             RelayError::Unconfirmed(_) | RelayError::Unreached { .. } | RelayError::NeverConnected,
         ) => Exit::Unconfirmed,
         Err(RelayError::Unauthenticated { .. }) => Exit::Unauthenticated,
-        Err(RelayError::Sink(_) | RelayError::Regressed { .. }) => Exit::Sink,
+        Err(RelayError::Sink(_) | RelayError::Regressed { .. } | RelayError::Registry(_)) => {
+            Exit::Sink
+        }
         Err(RelayError::Source(error)) => Exit::Source(error),
         Err(RelayError::Halt { halt, remedy }) => {
             let sure = !remedy.starts_with("records before it were not delivered");

@@ -21,7 +21,7 @@ const CORE_ORDER: [&str; 10] = [
     "lsn", "excerpt", "property", "position", "pgoutput", "outbox", "record", "ledger", "outlet",
     "relay",
 ];
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "crash_points",
     "conninfo",
     "source",
@@ -33,6 +33,7 @@ const ORDER: [&str; 23] = [
     "config",
     "findings",
     "destination",
+    "registry",
     "admin",
     "assembly",
     "embedded",

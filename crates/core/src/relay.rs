@@ -47,7 +47,7 @@ use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, Outbox};
 use crate::pgoutput::{Begin, Message, PgTimestamp};
 use crate::position::EventPosition;
-use crate::record::Router;
+use crate::record::{Known, Router, SchemaRef};
 
 use self::accepted::Accepted;
 pub use self::commits::CommitAt;
@@ -86,7 +86,7 @@ pub enum Taken {
     /// The message was taken.
     Yes,
     /// The outlet is full, or a record in flight must be reported first: offer the same message
-    /// again after a delivery report.
+    /// again after a delivery report; or after [`Core::learn`], if there is a [`Core::wanted_schema`].
     NotYet,
 }
 
@@ -109,6 +109,8 @@ pub struct Core {
     /// How often something was found out about a failed record.
     verdicts: u64,
     skips: Skips,
+    /// What has to be learned before the message that was not taken is offered again.
+    wanted_schema: Option<SchemaRef>,
     diverted: Vec<Diverted>,
     /// The first event with dropped headers since the last call of [`Core::take_dropped_headers`].
     dropped_headers: Option<DroppedHeaders>,
@@ -165,6 +167,7 @@ impl Core {
             accepted: Accepted::default(),
             verdicts: 0,
             skips: Skips::default(),
+            wanted_schema: None,
             diverted: Vec::new(),
             dropped_headers: None,
             ordinary: None,
@@ -179,6 +182,22 @@ impl Core {
     pub fn with_policies(mut self, policies: Policies) -> Self {
         self.policies = policies;
         self
+    }
+
+    /// The schema that has to be learned before the message that was not taken can be.
+    pub fn wanted_schema(&self) -> Option<&SchemaRef> {
+        self.wanted_schema.as_ref()
+    }
+
+    /// Learns what the schema registry has; `None`: it is to be asked again.
+    pub fn learn(&mut self, schema: SchemaRef, known: Option<Known>) {
+        self.wanted_schema.take_if(|wanted| *wanted == schema);
+        self.router.learn(schema, known);
+    }
+
+    /// How many schemas are known.
+    pub fn schemas(&mut self) -> usize {
+        self.router.schemas()
     }
 
     /// Takes the events that were diverted since the last call.
@@ -313,6 +332,7 @@ impl Core {
         message: &Message,
         outlet: &mut (impl Outlet + ?Sized),
     ) -> Result<Taken, StreamError> {
+        self.wanted_schema = None;
         match message {
             Message::Begin(begin) if self.is_commit_needed_before(begin) => {
                 return Ok(Taken::NotYet);

@@ -15,6 +15,7 @@ use crate::pgoutput::Message;
 use crate::relay::backoff::wait_until;
 use crate::relay::batching_pause::{self, BatchingPause};
 use crate::relay::run_result::RelayError;
+use crate::relay::schemas::Schemas;
 use crate::relay::stats::{HEARTBEAT, Stats};
 use crate::relay::trail::Noting;
 use crate::source::{Feed, Received, Source, SourceError, SwitchFeed};
@@ -84,13 +85,14 @@ impl<P: Source> Relay<P> {
         loop {
             // Before the held message is offered again: a report may have made room for it.
             self.take_reports();
+            self.serve_schemas()?;
             let step = match self.wanted_switch(session) {
                 None => self.take_batch(session, &mut held),
                 Some(_) => Ok(0),
             };
             // A transaction may wait for a commit to begin.
-            self.delivery.is_held =
-                held.as_ref().is_some_and(|held| !matches!(held, Message::Begin(_)));
+            self.delivery.is_held = self.core.wanted_schema().is_none()
+                && held.as_ref().is_some_and(|held| !matches!(held, Message::Begin(_)));
             self.serve_sink()?;
             if self.check_until(session.is_compared()) {
                 self.serve_sink()?;
@@ -147,6 +149,7 @@ impl<P: Source> Relay<P> {
                 () = self.stop.changed() => {}
                 () = self.sink.wait_for_events(!reading) => {}
                 () = written(&mut self.state) => {}
+                () = learned(&mut self.schemas) => {}
                 received = session.next(reading) => {
                     let step = received.and_then(|received| self.take(received, &mut held));
                     if let Err(error) = step {
@@ -275,6 +278,14 @@ impl<P: Source> Relay<P> {
             }
         }
         Ok(())
+    }
+}
+
+/// Waits until something is learned of schemas; forever if none are needed.
+async fn learned(schemas: &mut Option<Schemas>) {
+    match schemas {
+        Some(schemas) => schemas.arrived().await,
+        None => pending().await,
     }
 }
 

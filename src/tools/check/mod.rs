@@ -17,6 +17,7 @@ use crate::config::{self, Config, Origin, Setting};
 use crate::conninfo::ConnInfo;
 use crate::destination::{self, Check};
 use crate::findings::{Finding, Findings};
+use crate::registry;
 use crate::source::{self, SourceConfig};
 
 /// Creates what is missing.
@@ -46,6 +47,7 @@ pub(crate) async fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findi
     findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
     let text = "connection, server, role, publication, slot and columns were not checked";
     findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
+    registry::check(config, true, &mut findings).await;
     let check = Check { config, offline: true, slot: None };
     destination::of(config).check(check, &mut findings).await;
     findings
@@ -58,6 +60,7 @@ pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceC
     endpoints::check_traces(&mut findings);
     endpoints::check(config, &mut findings).await;
     let slot = postgres::check(config, source, &mut findings).await;
+    registry::check(config, false, &mut findings).await;
     let check = Check { config, offline: false, slot: slot.as_ref() };
     destination::of(config).check(check, &mut findings).await;
     findings

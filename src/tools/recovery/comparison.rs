@@ -9,12 +9,14 @@ use sha2::{Digest as _, Sha256};
 
 use super::ahead::{Streamed, expect};
 use super::error::RecoveryError;
+use crate::assembly;
+use crate::config::Config;
 use crate::destination::published::{Content, Published, PublishedEvent, ReadTopic, WantedRecords};
 use crate::lsn::Lsn;
 use crate::outbox::Outbox;
 use crate::pgoutput::{Insert, PgTimestamp, Tuple};
 use crate::position::EventPosition;
-use crate::record::{ID_HEADER, Policies, Router};
+use crate::record::{ID_HEADER, Policies, Profile, Router, ValueEncoding};
 use crate::source::RowSnapshot;
 
 /// Records before a time that are read too: clocks differ, and times without a zone may be local ones.
@@ -159,6 +161,21 @@ impl ReadFrom {
         };
         since.map(|since| since.saturating_sub(MARGIN_MS))
     }
+}
+
+/// Makes the records that are compared: without the prefix of a schema, which may be another one by now.
+pub(super) fn router(
+    config: &Config,
+    mut profile: Profile,
+    by_content: bool,
+) -> Result<Router, RecoveryError> {
+    if let Profile::Walpost(record) = &mut profile
+        && let Some(ValueEncoding::Frame(_)) = record.encoding.take()
+        && by_content
+    {
+        return Err(RecoveryError::Framed);
+    }
+    Ok(assembly::router(config, profile)?)
 }
 
 /// What a comparison needs.

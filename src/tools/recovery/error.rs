@@ -213,6 +213,12 @@ pub(crate) enum RecoveryError {
          published (record.headers needs `id`)"
     )]
     NoIds,
+    /// Values with a prefix are compared.
+    #[error(
+        "values get the prefix of a schema, which may be another one than when they were published, so \
+         walpost cannot compare them; compare ids only (--ids-alone), if the table gives none twice"
+    )]
+    Framed,
     /// Ids of several tables may be equal.
     #[error(
         "events of several tables can have the same id, unless all ids are uuids, and records do not \

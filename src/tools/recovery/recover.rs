@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::ahead::{Ahead, Streamed};
-use super::comparison::{Compared, Comparing, Comparison, Listed, ReadFrom};
+use super::comparison::{self, Compared, Comparing, Comparison, Listed, ReadFrom};
 use super::error::RecoveryError;
 use super::publication::{Publication, batches};
 use crate::assembly;
@@ -178,16 +178,19 @@ impl<'a> Recovery<'a> {
                 (ChosenRows::Since(_), _) => ReadFrom::OldestRow(unix_ms()),
                 (ChosenRows::Existing | ChosenRows::All, _) => ReadFrom::Beginning,
             };
+            let by_content = !ids_alone && !has_unique_ids(&snapshot, &names);
+            let outbox = config::outbox_with_ids(config, &profile);
+            let router = comparison::router(config, profile, by_content)?;
             let comparing = Comparing {
                 snapshot: &snapshot,
                 streamed: &streamed,
                 topics: &topics,
                 published: published(config)?,
-                outbox: config::outbox_with_ids(config, &profile),
-                router: assembly::router(config, profile)?,
+                outbox,
+                router,
                 policies: &config.poison,
                 from,
-                by_content: !ids_alone && !has_unique_ids(&snapshot, &names),
+                by_content,
                 ghosts: chosen != ChosenRows::Existing,
                 samples: matches!(chosen, ChosenRows::Since(_) | ChosenRows::Bookmark(_)),
             };

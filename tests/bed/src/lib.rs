@@ -46,6 +46,7 @@ mod proxy;
 mod rabbit_queues;
 mod rabbitmq;
 mod redis;
+mod schema_registry;
 mod server;
 mod sink_fixture;
 mod walpost;
@@ -54,6 +55,7 @@ pub mod writer;
 use std::path::Path;
 
 pub use self::redis::{Entry, Redis, RedisBuilder};
+pub use self::schema_registry::SchemaRegistry;
 pub use ca::{CertificateAuthority, KeyPair};
 pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};

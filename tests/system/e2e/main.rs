@@ -38,6 +38,7 @@ mod recover_ids;
 mod replay;
 mod replay_events;
 mod rows_elsewhere;
+mod schemas;
 mod server_language;
 mod sessions;
 mod several_producers;

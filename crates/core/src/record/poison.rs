@@ -63,6 +63,20 @@ pub enum Cause {
         /// The error message, and the remedy.
         why: String,
     },
+    /// The schema registry does not have the schema, and it is not configured to wait.
+    #[error("the schema registry does not have {}: {}", excerpt(schema), excerpt(why))]
+    MissingSchema {
+        /// The schema, as it was asked for.
+        schema: String,
+        /// The registry's answer.
+        why: String,
+    },
+    /// The value cannot have the schema, or the schema cannot be used.
+    #[error("{}", excerpt(why))]
+    SchemaMismatch {
+        /// Why not.
+        why: String,
+    },
     /// A field's value cannot be decoded.
     #[error("{field} {}", excerpt(why))]
     Undecodable {
@@ -75,8 +89,16 @@ pub enum Cause {
 
 impl Cause {
     /// The keys of all causes.
-    pub const KEYS: [&str; 6] =
-        ["missing_field", "invalid_topic", "missing_topic", "undecodable", "too_large", "refused"];
+    pub const KEYS: [&str; 8] = [
+        "missing_field",
+        "invalid_topic",
+        "missing_topic",
+        "undecodable",
+        "too_large",
+        "refused",
+        "missing_schema",
+        "schema_mismatch",
+    ];
 
     /// The key of its policy, under `poison` in the configuration.
     pub const fn key(&self) -> &'static str {
@@ -87,6 +109,8 @@ impl Cause {
             Self::Undecodable { .. } => "undecodable",
             Self::TooLarge { .. } => "too_large",
             Self::Refused { .. } => "refused",
+            Self::MissingSchema { .. } => "missing_schema",
+            Self::SchemaMismatch { .. } => "schema_mismatch",
         }
     }
 
@@ -97,7 +121,10 @@ impl Cause {
             | Self::MissingTopic { topic, .. }
             | Self::TooLarge { topic, .. }
             | Self::Refused { topic, .. } => Some(topic),
-            Self::MissingField { .. } | Self::Undecodable { .. } => None,
+            Self::MissingField { .. }
+            | Self::Undecodable { .. }
+            | Self::MissingSchema { .. }
+            | Self::SchemaMismatch { .. } => None,
         }
     }
 
@@ -116,9 +143,11 @@ impl Cause {
                  {aggregate_type|kebab}) or record.topics_allowed"
             }
             Self::Undecodable { .. } => "fix what writes it, or the setting that it names",
-            Self::MissingTopic { .. } | Self::TooLarge { .. } | Self::Refused { .. } => {
-                return None;
-            }
+            Self::MissingSchema { .. } => "register it, or correct registry.value_subject",
+            Self::MissingTopic { .. }
+            | Self::TooLarge { .. }
+            | Self::Refused { .. }
+            | Self::SchemaMismatch { .. } => return None,
         })
     }
 }
@@ -193,6 +222,8 @@ mod tests {
             Cause::Undecodable { field: text(), why: text() },
             Cause::TooLarge { topic: text(), why: text() },
             Cause::Refused { topic: text(), why: text() },
+            Cause::MissingSchema { schema: text(), why: text() },
+            Cause::SchemaMismatch { why: text() },
         ];
         assert_eq!(keys.map(|cause| cause.key()), Cause::KEYS);
     }

@@ -46,6 +46,10 @@ pub struct Policies {
     pub missing_topic: Option<Policy>,
     /// The broker permanently rejects the record, for a reason other than its size.
     pub refused: Policy,
+    /// The schema registry does not have the schema; with `None` walpost waits for it.
+    pub missing_schema: Option<Policy>,
+    /// The value cannot have its schema.
+    pub schema_mismatch: Policy,
     /// A field, or the whole event, cannot be decoded.
     pub undecodable: Policy,
     /// The dead-letter topic.
@@ -69,8 +73,10 @@ impl Policies {
     /// Whether it is the policy of any cause.
     pub fn include(&self, policy: Policy) -> bool {
         let Self { too_large, missing_field, invalid_topic, refused, undecodable, .. } = self;
-        [too_large, missing_field, invalid_topic, refused, undecodable].contains(&&policy)
-            || self.missing_topic == Some(policy)
+        let always = [too_large, missing_field, invalid_topic, refused, undecodable];
+        always.contains(&&policy)
+            || self.schema_mismatch == policy
+            || [self.missing_topic, self.missing_schema].contains(&Some(policy))
     }
 
     /// Whether a record that was sent may become a dead letter: a broker's rejection may arrive
@@ -89,6 +95,8 @@ impl Policies {
             Cause::MissingTopic { .. } => self.missing_topic.unwrap_or_default(),
             Cause::Refused { .. } => self.refused,
             Cause::Undecodable { .. } => self.undecodable,
+            Cause::MissingSchema { .. } => self.missing_schema.unwrap_or_default(),
+            Cause::SchemaMismatch { .. } => self.schema_mismatch,
         }
     }
 }
@@ -102,6 +110,8 @@ impl Default for Policies {
             missing_topic: None,
             refused: Policy::Halt,
             undecodable: Policy::Halt,
+            missing_schema: None,
+            schema_mismatch: Policy::Halt,
             dead_letter_topic: Self::DEAD_LETTER_TOPIC.to_owned(),
             retries: Self::RETRIES,
         }

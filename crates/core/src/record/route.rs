@@ -15,9 +15,11 @@ use super::names::Names;
 use super::placement;
 use super::placement::{Placement, Target};
 use super::poison::{Cause, Poison};
+use super::schema::{Encoder, ValueEncoding};
 use super::timestamp;
 use super::topic::TopicTemplate;
 use super::types::{Header, Headers, Record};
+use super::unrouted::Unrouted;
 use super::value::{Attributes, ValueFormat};
 
 /// The source of a record's timestamp.
@@ -49,6 +51,8 @@ pub struct RecordConfig {
     pub timestamp: TimestampSource,
     /// The `source` attribute of a `CloudEvent`.
     pub cloudevents_source: String,
+    /// How values get the prefix of their schema; `None`: they have none.
+    pub encoding: Option<ValueEncoding>,
 }
 
 impl RecordConfig {
@@ -62,6 +66,7 @@ impl RecordConfig {
             place: Vec::new(),
             timestamp: TimestampSource::default(),
             cloudevents_source: Self::CLOUDEVENTS_SOURCE.to_owned(),
+            encoding: None,
         }
     }
 
@@ -73,6 +78,7 @@ impl RecordConfig {
     pub fn placed(&self) -> Vec<String> {
         let named = self.topic.placed().iter().chain(self.key.placed());
         let named = named.chain(self.place.iter().map(|placement| &placement.column));
+        let named = named.chain(self.encoding.iter().flat_map(ValueEncoding::placed));
         let mut placed: Vec<String> = Vec::new();
         for column in named {
             if !placed.contains(column) {
@@ -88,7 +94,8 @@ impl RecordConfig {
     pub fn needs(&self) -> Needs {
         let timestamp = (self.timestamp == TimestampSource::Column).then_some(Role::Timestamp);
         let needs = self.headers.needs(self.value.needs(Needs::NONE));
-        needs.requiring(self.topic.roles().chain(self.key.roles()).chain(timestamp))
+        let subject = self.encoding.iter().flat_map(ValueEncoding::roles);
+        needs.requiring(self.topic.roles().chain(self.key.roles()).chain(subject).chain(timestamp))
     }
 }
 
@@ -108,6 +115,7 @@ pub(super) struct OwnRouter {
     value: Vec<u8>,
     names: Names,
     dropped: Dropped,
+    encoder: Option<Encoder>,
 }
 
 impl OwnRouter {
@@ -115,6 +123,10 @@ impl OwnRouter {
         let placed = config.placed();
         config.topic.place(&placed);
         config.key.place(&placed);
+        let encoder = config.encoding.take().map(|mut encoding| {
+            encoding.place(&placed);
+            Encoder::new(encoding)
+        });
         let of = |target| -> Vec<(usize, Placement)> {
             let mine = config.place.iter().filter(|placement| placement.target == target);
             let index = |column: &str| placed.iter().position(|name| name == column);
@@ -136,7 +148,13 @@ impl OwnRouter {
             value: Vec::new(),
             names: Names::KAFKA,
             dropped: Dropped::default(),
+            encoder,
         }
+    }
+
+    /// What encodes values.
+    pub(super) fn encoder(&mut self) -> Option<&mut Encoder> {
+        self.encoder.as_mut()
     }
 
     /// Drops headers of rows by the names of another destination. Where each name is there once,
@@ -161,7 +179,7 @@ impl OwnRouter {
 
     /// The record of `event`, or the reason why it is poison. The same event has the same result
     /// each time.
-    pub(super) fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
+    pub(super) fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Unrouted> {
         self.dropped = Dropped::default();
         self.topic.clear();
         self.config.topic.render(event, &mut self.topic)?;
@@ -196,7 +214,12 @@ impl OwnRouter {
             let value = event.placed.get(*index).and_then(Option::as_deref).map(Cow::Borrowed);
             headers.push(Header { name: Cow::Borrowed(placement.name()), value });
         }
-        let value = if is_written { Some(self.value.as_slice()) } else { event.payload.as_deref() };
+        let mut value =
+            if is_written { Some(self.value.as_slice()) } else { event.payload.as_deref() };
+        if let (Some(encoder), Some(plain)) = (&mut self.encoder, value) {
+            let encoded = encoder.encode(plain, &self.topic, event);
+            value = Some(encoded.map_err(|unencoded| Unrouted::of(unencoded, event))?);
+        }
         let timestamp_ms = (self.config.timestamp != TimestampSource::None).then_some(timestamp_ms);
         Ok(Record { topic: &self.topic, partition, key, value, timestamp_ms, headers })
     }
@@ -278,7 +301,7 @@ pub(super) mod tests {
         let mut router = router(TimestampSource::Commit);
         let mut other = event();
         other.aggregate_type = field(Some("a b"));
-        router.route(&other).expect_err("a blank in the topic");
+        router.route(&other).expect_err("a blank in the topic").poison().expect("poison");
         let event = event();
         let again = router.route(&event).expect("a record");
         assert_eq!((again.topic, again.headers.len()), ("outbox.event.Order", 2));
@@ -323,12 +346,12 @@ pub(super) mod tests {
         for missing in [None, Some("")] {
             let mut keyless = event();
             keyless.aggregate_id = field(missing);
-            let poison = router.route(&keyless).expect_err("no key");
+            let poison = router.route(&keyless).expect_err("no key").poison().expect("poison");
             assert_eq!(poison.cause, Cause::MissingField { field: "aggregate_id".to_owned() });
             assert_eq!((poison.position, poison.id.as_deref()), (keyless.position, Some("42")));
             let mut topicless = event();
             topicless.aggregate_type = field(missing);
-            let poison = router.route(&topicless).expect_err("no topic");
+            let poison = router.route(&topicless).expect_err("no topic").poison().expect("poison");
             assert_eq!(poison.cause, Cause::MissingField { field: "aggregate_type".to_owned() });
         }
     }
@@ -341,11 +364,14 @@ pub(super) mod tests {
         assert_eq!(router.route(&event).expect("a record").timestamp_ms, Some(1_795_272_901_123));
         for wrong in ["infinity", "yesterday", "1969-12-31 23:59:59+00", "0044-03-15 BC"] {
             event.timestamp = field(Some(wrong));
-            let poison = router.route(&event).expect_err(wrong);
+            let poison = router.route(&event).expect_err(wrong).poison().expect("poison");
             assert_eq!(poison.cause.key(), "undecodable", "{wrong}");
         }
         event.timestamp = None;
-        assert_eq!(router.route(&event).expect_err("NULL").cause.key(), "missing_field");
+        assert_eq!(
+            router.route(&event).expect_err("NULL").poison().expect("poison").cause.key(),
+            "missing_field"
+        );
     }
 
     #[test]
@@ -375,13 +401,14 @@ pub(super) mod tests {
         }
         for wrong in ["-1", "+1", "2147483648", "1.0", "one", " 1", "\u{0661}"] {
             event.placed = vec![field(Some(wrong))];
-            let poison = router.route(&event).expect_err(wrong);
+            let poison = router.route(&event).expect_err(wrong).poison().expect("poison");
             assert_eq!(poison.cause.key(), "undecodable", "{wrong}");
             assert!(poison.to_string().contains("`shard`"), "{poison}");
         }
         for missing in [None, Some("")] {
             event.placed = vec![field(missing)];
-            let cause = router.route(&event).expect_err("no partition").cause;
+            let cause =
+                router.route(&event).expect_err("no partition").poison().expect("poison").cause;
             assert_eq!(cause, Cause::MissingField { field: "shard".to_owned() });
         }
     }

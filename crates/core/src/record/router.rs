@@ -8,8 +8,10 @@ use super::names::{NameConflict, Names};
 use super::placement::{Placement, Target};
 use super::poison::{Cause, Poison};
 use super::route::{OwnRouter, RecordConfig, TimestampSource};
+use super::schema::{Known, SchemaRef};
 use super::topics_allowed::TopicsAllowed;
 use super::types::Record;
+use super::unrouted::Unrouted;
 
 /// The format of records.
 #[derive(Debug, Clone)]
@@ -148,17 +150,42 @@ impl Router {
         self.untimed
     }
 
-    /// The record of `event`, or the reason why it is poison. The same event has the same result
-    /// each time.
-    pub fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
+    /// Learns what the schema registry has; `None`: it is to be asked again.
+    pub fn learn(&mut self, schema: SchemaRef, known: Option<Known>) {
+        if let Of::Walpost(router) = &mut self.of
+            && let Some(encoder) = router.encoder()
+        {
+            encoder.learn(schema, known);
+        }
+    }
+
+    /// The schema that has to be learned before there is a record of `event`.
+    pub fn needs(&mut self, event: &Event<'_>) -> Option<SchemaRef> {
+        match self.route(event) {
+            Err(Unrouted::NeedsSchema(schema)) => Some(schema),
+            Ok(_) | Err(Unrouted::Poison(_)) => None,
+        }
+    }
+
+    /// How many schemas are known.
+    pub fn schemas(&mut self) -> usize {
+        match &mut self.of {
+            Of::Walpost(router) => router.encoder().map_or(0, |encoder| encoder.len()),
+            Of::Debezium(_) => 0,
+        }
+    }
+
+    /// The record of `event`, or the reason why there is none. The same event has the same result
+    /// each time, but for what is learned of schemas.
+    pub fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Unrouted> {
         let record = match &mut self.of {
-            Of::Walpost(router) => router.route(event),
-            Of::Debezium(router) => router.route(event),
-        }?;
+            Of::Walpost(router) => router.route(event)?,
+            Of::Debezium(router) => router.route(event)?,
+        };
         if self.allowed.allows(record.topic) {
             return Ok(record);
         }
         let why = "is none that record.topics_allowed has".to_owned();
-        Err(Poison::new(Cause::InvalidTopic { topic: record.topic.to_owned(), why }, event))
+        Err(Poison::new(Cause::InvalidTopic { topic: record.topic.to_owned(), why }, event).into())
     }
 }

@@ -10,6 +10,7 @@ use crate::pgoutput::{Insert, Message};
 use crate::position::EventPosition;
 use crate::record::Poison;
 use crate::record::Policy;
+use crate::record::Unrouted;
 use crate::record::dead_letter::DeadLetter;
 use crate::relay::Diverted;
 
@@ -88,7 +89,11 @@ impl Core {
                 is_elsewhere = suspicion.is_some_and(|one| one.is_elsewhere(record.topic));
                 offer(&record, seq, event, purpose, outlet)
             }
-            Err(poison) => Offered::Refused(poison),
+            Err(Unrouted::Poison(poison)) => Offered::Refused(poison),
+            Err(Unrouted::NeedsSchema(schema)) => {
+                self.wanted_schema = Some(schema);
+                Offered::Full
+            }
         };
         if is_elsewhere {
             self.note_elsewhere(seq);

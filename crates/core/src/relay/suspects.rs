@@ -39,7 +39,7 @@ use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, EventError};
 use crate::pgoutput::Message;
 use crate::position::EventPosition;
-use crate::record::Policy;
+use crate::record::{Policy, Unrouted};
 
 /// How often another event has to be accepted between two refusals of the suspect. Once would be chance
 /// where a destination refuses now and then, or goes down at that moment.
@@ -293,7 +293,11 @@ impl Core {
         let seq = self.ledger.next_seq();
         let record = match self.router.route(&event) {
             Ok(record) => record,
-            Err(poison) => return Some(Offered::Refused(poison)),
+            Err(Unrouted::Poison(poison)) => return Some(Offered::Refused(poison)),
+            Err(Unrouted::NeedsSchema(schema)) => {
+                self.wanted_schema = Some(schema);
+                return Some(Offered::Full);
+            }
         };
         let one = self.isolation.as_mut()?.suspicion.as_mut()?;
         if one.is_elsewhere(record.topic) {
