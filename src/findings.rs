@@ -152,13 +152,10 @@ impl Findings {
         }
     }
 
-    /// Changes each text.
+    /// Changes each text but those of fixes, which are pasted.
     pub(crate) fn map_texts(&mut self, change: impl Fn(&str) -> String) {
-        for Finding { what, why, fix, .. } in &mut self.0 {
-            let fix = fix.as_mut().map(|fix| match fix {
-                Fix::Sql(text) | Fix::Command(text) | Fix::Advice(text) => text,
-            });
-            for text in [Some(what), why.as_mut(), fix].into_iter().flatten() {
+        for Finding { what, why, .. } in &mut self.0 {
+            for text in [Some(what), why.as_mut()].into_iter().flatten() {
                 *text = change(text);
             }
         }
