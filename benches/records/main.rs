@@ -76,7 +76,7 @@ fn measure(name: &str, profile: Profile) {
     let outbox = outbox(&profile);
     let mut router = Router::new(profile);
     let subject = SchemaRef::Version("outbox.event.order-value".to_owned(), None);
-    router.learn(subject, Some(Known::Schema { id: 7, kind: SchemaKind::Avro }));
+    router.learn(subject, Some(Known::Schema { id: 7, kind: SchemaKind::Avro, has_rules: false }));
     let row = row();
     let (mut best, mut sent) = (Duration::MAX, Duration::MAX);
     for _ in 0..ROUNDS {

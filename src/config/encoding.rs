@@ -65,7 +65,7 @@ fn value_version(text: &str) -> Result<Option<u32>, String> {
     if text == "latest" {
         return Ok(None);
     }
-    let number = text.parse().ok().filter(|version| *version > 0);
+    let number = text.parse().ok().filter(|version| (1..=0x7FFF_FFFF).contains(version));
     number.map(Some).ok_or_else(|| format!("`{text}` is neither `latest` nor a version"))
 }
 

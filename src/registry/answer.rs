@@ -2,7 +2,6 @@
 
 use hyper::StatusCode;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::excerpt::{at_most, beginning};
 use crate::record::{Known, SchemaKind, SchemaRef};
@@ -32,8 +31,30 @@ struct Schema {
     id: Option<i64>,
     #[serde(rename = "schemaType")]
     kind: Option<String>,
-    /// Rules by which a field is encrypted, for instance.
-    rule_set: Option<Value>,
+    rule_set: Option<RuleSet>,
+}
+
+/// Rules of a schema; those of migrations concern readers.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RuleSet {
+    domain_rules: Option<Vec<Rule>>,
+    encoding_rules: Option<Vec<Rule>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rule {
+    mode: Option<String>,
+    disabled: Option<bool>,
+}
+
+impl RuleSet {
+    fn concern_writers(&self) -> bool {
+        let is_applied =
+            |rule: &Rule| rule.disabled != Some(true) && rule.mode.as_deref() != Some("READ");
+        let mut rules = self.domain_rules.iter().chain(&self.encoding_rules).flatten();
+        rules.any(is_applied)
+    }
 }
 
 /// An error, as registries return it.
@@ -51,19 +72,26 @@ pub(super) fn read(schema: &SchemaRef, status: StatusCode, body: &[u8]) -> Resul
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             Err(Failure::Denied(format!("{status}{}", said(body))))
         }
+        // About the subject or the version.
+        StatusCode::BAD_REQUEST | StatusCode::URI_TOO_LONG | StatusCode::UNPROCESSABLE_ENTITY => {
+            Ok(Known::Unusable(format!("the registry answers {status}{}", said(body))))
+        }
         _ => Err(Failure::Unavailable(format!("it answers {status}{}", said(body)))),
     }
 }
 
-/// Only the registry knows that it has none: a proxy before it answers 404 too.
+/// The codes by which a registry says that it does not have a subject, a version or a schema. 404 is what it, and
+/// others, say of a path that they do not have.
+const MISSING: std::ops::RangeInclusive<u64> = 40_400..=40_499;
+
 fn missing(body: &[u8]) -> Result<Known, Failure> {
     match serde_json::from_slice::<Error>(body) {
-        Ok(Error { error_code: Some(code), message }) => {
+        Ok(Error { error_code: Some(code), message }) if MISSING.contains(&code) => {
             let message = message.map_or(String::new(), |message| format!(", {}", shown(&message)));
             Ok(Known::Missing(format!("it answers 404, error_code {code}{message}")))
         }
         _ => Err(Failure::Unavailable(format!(
-            "it answers 404 without an error_code, so it is none of a registry: see the path in \
+            "it answers 404 without an error_code of a registry that lacks a schema: see the path in \
              registry.url{}",
             said(body)
         ))),
@@ -93,16 +121,13 @@ fn known(schema: &SchemaRef, body: &[u8]) -> Result<Known, Failure> {
         None | Some("AVRO") => SchemaKind::Avro,
         Some("JSON") => SchemaKind::Json,
         Some("PROTOBUF") => SchemaKind::Protobuf,
-        Some(other) => return Ok(Known::Unusable(format!("its schemaType is {}", shown(other)))),
+        Some(_) => SchemaKind::Other,
     };
-    // Who has put the id before the value has applied them.
-    let has_rules = found.rule_set.is_some_and(|rules| !rules.is_null());
-    if has_rules && matches!(schema, SchemaRef::Version(..)) {
-        let why =
-            "it has a ruleSet, such as the encryption of fields, which walpost does not apply";
-        return Ok(Known::Unusable(why.to_owned()));
-    }
-    Ok(Known::Schema { id, kind })
+    Ok(Known::Schema {
+        id,
+        kind,
+        has_rules: found.rule_set.is_some_and(|rules| rules.concern_writers()),
+    })
 }
 
 /// What the answer says, for a message.
@@ -137,31 +162,52 @@ mod tests {
             (SchemaKind::Avro, r#", "schemaType": "AVRO""#),
             (SchemaKind::Json, r#", "schemaType": "JSON""#),
             (SchemaKind::Protobuf, r#", "schemaType": "PROTOBUF", "references": []"#),
+            (SchemaKind::Other, r#", "schemaType": "XML""#),
         ] {
+            let has_rules = false;
             let body =
                 format!(r#"{{"subject": "s", "version": 3, "id": 7, "schema": "x"{named}}}"#);
-            assert_eq!(ok(&version(), &body), Ok(Known::Schema { id: 7, kind }));
+            assert_eq!(ok(&version(), &body), Ok(Known::Schema { id: 7, kind, has_rules }));
             let by_id = format!(r#"{{"schema": "x"{named}}}"#);
-            assert_eq!(ok(&SchemaRef::Id(9), &by_id), Ok(Known::Schema { id: 9, kind }));
+            let known = Known::Schema { id: 9, kind, has_rules };
+            assert_eq!(ok(&SchemaRef::Id(9), &by_id), Ok(known));
         }
     }
 
     #[test]
-    fn schema_that_walpost_cannot_use_is_unusable() {
-        for (body, part) in [
-            (r#"{"id": 1, "ruleSet": {"domainRules": [{}]}}"#, "ruleSet"),
-            (r#"{"id": 1, "schemaType": "XML"}"#, "XML"),
-            (r#"{"id": 2147483648}"#, "2147483648"),
-            (r#"{"id": 0}"#, "id 0"),
-            (r#"{"id": -1}"#, "id -1"),
+    fn rules_are_those_that_writers_apply() {
+        for (rules, expected) in [
+            ("null", false),
+            ("{}", false),
+            (r#"{"domainRules": [], "migrationRules": [{"mode": "UPGRADE"}]}"#, false),
+            (r#"{"domainRules": [{"mode": "WRITE", "disabled": true}]}"#, false),
+            (r#"{"domainRules": [{"mode": "READ"}]}"#, false),
+            (r#"{"domainRules": [{"mode": "WRITEREAD", "disabled": false}]}"#, true),
+            (r#"{"encodingRules": [{}]}"#, true),
         ] {
-            match ok(&version(), body) {
+            let body = format!(r#"{{"id": 1, "schema": "x", "ruleSet": {rules}}}"#);
+            match ok(&version(), &body) {
+                Ok(Known::Schema { has_rules, .. }) => assert_eq!(has_rules, expected, "{rules}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn id_that_the_wire_format_lacks_and_a_question_that_is_refused_are_unusable() {
+        for (status, body, part) in [
+            (200, r#"{"id": 2147483648}"#, "2147483648"),
+            (200, r#"{"id": 0}"#, "id 0"),
+            (200, r#"{"id": -1}"#, "id -1"),
+            (400, "Ambiguous URI", "Ambiguous"),
+            (422, r#"{"error_code": 42202, "message": "invalid version"}"#, "invalid version"),
+        ] {
+            let status = StatusCode::from_u16(status).expect("a status");
+            match read(&version(), status, body.as_bytes()) {
                 Ok(Known::Unusable(why)) => assert!(why.contains(part), "{why}"),
                 other => panic!("{body}: {other:?}"),
             }
         }
-        let with_rules = r#"{"schema": "x", "ruleSet": {}}"#;
-        assert!(matches!(ok(&SchemaRef::Id(1), with_rules), Ok(Known::Schema { id: 1, .. })));
     }
 
     #[test]
@@ -178,12 +224,12 @@ mod tests {
         for (status, body, is_denied) in [
             (404, "<html>404 page not found</html>", false),
             (404, "{}", false),
+            (404, r#"{"error_code": 404, "message": "HTTP 404 Not Found"}"#, false),
             (200, "<html>Sign in</html>", false),
             (200, "{}", false),
             (200, "[]", false),
             (200, r#"{"id": "7"}"#, false),
             (302, "", false),
-            (422, r#"{"error_code": 42202, "message": "invalid"}"#, false),
             (429, "", false),
             (500, "", false),
             (503, "busy", false),

@@ -6,7 +6,7 @@ use super::encoding;
 use super::settings::registry_config;
 use crate::config::Config;
 use crate::findings::{Finding, Findings};
-use crate::record::{Known, SchemaChoice, SchemaRef, ValueEncoding};
+use crate::record::{Known, SchemaChoice, SchemaKind, SchemaRef, ValueEncoding};
 
 const SUBJECT: &str = "schema registry";
 
@@ -31,6 +31,14 @@ pub(crate) async fn check(config: &Config, offline: bool, findings: &mut Finding
         let text = "whether it answers was not checked";
         return findings.add(Finding::skipped((SUBJECT, "registry"), text));
     }
+    if let Some(address) = registry.exposed() {
+        let text = format!("credentials are sent without TLS to {address}");
+        findings.add(
+            Finding::warning((SUBJECT, "registry_credentials_without_tls"), text)
+                .why("whoever can read the network has them, and can answer in its place")
+                .advice("write https:// in registry.url"),
+        );
+    }
     let schema = match &encoding {
         ValueEncoding::Check => None,
         ValueEncoding::Frame(SchemaChoice::Id(id)) => Some(SchemaRef::Id(*id)),
@@ -39,12 +47,9 @@ pub(crate) async fn check(config: &Config, offline: bool, findings: &mut Finding
         }
     };
     let Some(schema) = schema else {
-        let answer = client::get(&registry, TYPES).await;
-        let finding = match answer {
-            Ok((status, _)) if status.is_success() => {
-                Finding::ok((SUBJECT, "registry"), "it answers")
-            }
-            Ok((status, _)) => {
+        let finding = match client::answers(&registry, TYPES).await {
+            Ok(status) if status.is_success() => Finding::ok((SUBJECT, "registry"), "it answers"),
+            Ok(status) => {
                 let text = format!("it answers {status} to GET {TYPES}");
                 Finding::warning((SUBJECT, "registry"), text)
                     .why("an event may wait until it answers")
@@ -55,21 +60,26 @@ pub(crate) async fn check(config: &Config, offline: bool, findings: &mut Finding
         return findings.add(finding);
     };
     findings.add(match client::ask(&registry, &schema).await {
+        Ok(Known::Schema { has_rules: true, .. }) => unusable(&schema, "it has rules for writers"),
+        Ok(Known::Schema { kind: SchemaKind::Other, .. }) => unusable(&schema, "its language"),
         Ok(Known::Schema { id, .. }) => {
             Finding::ok((SUBJECT, "registry"), format!("it has {schema}: id {id}"))
         }
         Ok(Known::Missing(why)) => {
             Finding::error((SUBJECT, "registry_schema_missing"), format!("no {schema}: {why}"))
                 .why("no event can be published")
-                .advice("register it, or correct registry.value_subject")
+                .advice("register it, or correct registry.value_subject or registry.value_id")
         }
-        Ok(Known::Unusable(why)) => {
-            Finding::error((SUBJECT, "registry_schema_unusable"), format!("{schema}: {why}"))
-                .why("no event can be published")
-                .advice("see the message")
-        }
+        Ok(Known::Unusable(why)) => unusable(&schema, &why),
         Err(failure) => failed(&failure),
     });
+}
+
+fn unusable(schema: &SchemaRef, why: &str) -> Finding {
+    let text = format!("{schema}: {why}, so walpost cannot use it");
+    Finding::error((SUBJECT, "registry_schema_unusable"), text)
+        .why("no event can be published")
+        .advice("name another schema: registry.value_subject, registry.value_id")
 }
 
 fn failed(failure: &Failure) -> Finding {

@@ -24,33 +24,58 @@ const ANSWER_MAX: usize = 4 << 20;
 /// Of what the registry's answers are, by its documentation.
 const MEDIA_TYPES: &str = "application/vnd.schemaregistry.v1+json, application/json";
 
-/// Asks the registry for a schema: each of its addresses in turn, until one answers.
+/// Asks the registry for a schema: each of its addresses in turn, until one has it. It is missing only if each of
+/// them says so.
 pub(super) async fn ask(config: &RegistryConfig, schema: &SchemaRef) -> Result<Known, Failure> {
-    let (status, body) = get(config, &path(schema)).await?;
-    read(schema, status, &body)
-}
-
-/// The answer to `GET` of a path behind that of the configured addresses.
-pub(super) async fn get(
-    config: &RegistryConfig,
-    path: &str,
-) -> Result<(StatusCode, Bytes), Failure> {
-    let mut failed = Failure::Unusable("registry.url has no address".to_owned());
+    let path = path(schema);
+    let mut last = Err(Failure::Unusable("registry.url has no address".to_owned()));
     for url in &config.urls {
-        let answered = timeout(config.timeout, get_from(config, url, path)).await;
-        let late = |limit: Duration| Failure::Unavailable(format!("no answer within {limit:?}"));
-        match answered.unwrap_or_else(|_| Err(late(config.timeout))) {
-            Ok((status, _)) if status.is_server_error() && config.urls.len() > 1 => {
-                failed = Failure::Unavailable(format!("{} answers {status}", url.address()));
+        let answer = get(config, url, &path).await;
+        let answer = answer.and_then(|(status, body)| read(schema, status, &body));
+        match answer.map_err(|failure| failure.of(url)) {
+            Ok(missing @ Known::Missing(_)) if !matches!(last, Err(Failure::Unavailable(_))) => {
+                last = Ok(missing);
             }
-            Ok(answer) => return Ok(answer),
-            Err(Failure::Unavailable(reason)) => {
-                failed = Failure::Unavailable(format!("{}: {reason}", url.address()));
-            }
-            Err(failure) => return Err(failure),
+            Ok(Known::Missing(_)) => {}
+            Ok(known) => return Ok(known),
+            Err(failure) => last = Err(failure),
         }
     }
-    Err(failed)
+    last
+}
+
+/// Whether one of the registry's addresses answers to that path.
+pub(super) async fn answers(config: &RegistryConfig, path: &str) -> Result<StatusCode, Failure> {
+    let mut last = Err(Failure::Unusable("registry.url has no address".to_owned()));
+    for url in &config.urls {
+        match get(config, url, path).await {
+            Ok((status, _)) if status.is_success() => return Ok(status),
+            Ok((status, _)) => last = Ok(status),
+            Err(failure) => last = Err(failure.of(url)),
+        }
+    }
+    last
+}
+
+/// The answer of an address to `GET` of a path behind its own.
+async fn get(
+    config: &RegistryConfig,
+    url: &RegistryUrl,
+    path: &str,
+) -> Result<(StatusCode, Bytes), Failure> {
+    let late = |limit: Duration| Failure::Unavailable(format!("no answer within {limit:?}"));
+    let answered = timeout(config.timeout, get_from(config, url, path)).await;
+    answered.unwrap_or_else(|_| Err(late(config.timeout)))
+}
+
+impl Failure {
+    /// The failure, with the address that has it.
+    fn of(self, url: &RegistryUrl) -> Self {
+        match self {
+            Self::Unavailable(reason) => Self::Unavailable(format!("{}: {reason}", url.address())),
+            other => other,
+        }
+    }
 }
 
 async fn get_from(

@@ -47,8 +47,7 @@ pub(crate) fn start(
     let (schemas, asking) = Schemas::new(Arc::clone(metrics));
     let waits = config.poison.missing_schema.is_none();
     let task = task::Task::new(source(config), (waits, registry.refresh), Arc::clone(metrics));
-    tokio::spawn(task.run(asking));
-    Ok(Some(schemas))
+    Ok(Some(schemas.asking_by(task.run(asking))))
 }
 
 /// Why a command cannot learn a schema.
@@ -65,10 +64,8 @@ pub(crate) async fn learn(config: &Config, schema: &SchemaRef) -> Result<Known, 
         Ok(registry) => client::ask(&registry, schema).await.map_err(|failure| failure.to_string()),
         Err(reason) => Err(reason),
     };
-    let failed = |reason| Err(LearnError { schema: schema.clone(), reason });
     match found {
-        Ok(Known::Missing(why)) if config.poison.missing_schema.is_none() => failed(why),
         Ok(known) => Ok(known),
-        Err(reason) => failed(reason),
+        Err(reason) => Err(LearnError { schema: schema.clone(), reason }),
     }
 }

@@ -26,6 +26,14 @@ pub(crate) struct RegistryConfig {
     pub(super) refresh: Duration,
 }
 
+impl RegistryConfig {
+    /// An address to which credentials are sent without TLS, on another machine.
+    pub(super) fn exposed(&self) -> Option<String> {
+        let is_open = |url: &&RegistryUrl| !url.tls && !url::is_this_machine(&url.host);
+        self.authorization.as_ref().and(self.urls.iter().find(is_open)).map(RegistryUrl::address)
+    }
+}
+
 /// An address of the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RegistryUrl {

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until};
 
 use super::RegistrySource;
@@ -21,14 +20,25 @@ const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)
 /// How soon it is asked again for a schema that it does not have.
 const MISSING_AGAIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of subjects whose latest version is asked for again.
-const LATEST_MAX: usize = 1000;
+/// Maximum number of schemas that are asked for again.
+const KEPT_MAX: usize = 1000;
+
+/// How long the same kind of failure is not logged again.
+const LOG_AGAIN: Duration = Duration::from_secs(300);
 
 /// What may change, and when it is asked for again.
 #[derive(Debug)]
 struct Kept {
     known: Known,
     again: Instant,
+}
+
+/// Why an event waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Missing,
+    Denied,
+    Unavailable,
 }
 
 pub(super) struct Task {
@@ -40,8 +50,10 @@ pub(super) struct Task {
     /// What the relay waits for, when to ask for it again, and how often that was in vain.
     wanted: Option<(SchemaRef, Instant, u32)>,
     kept: HashMap<SchemaRef, Kept>,
-    /// The failure that was logged, until the registry answers.
-    logged: Option<String>,
+    /// What was logged, and when, until the registry answers.
+    logged: Option<(Wait, Instant)>,
+    /// Whether a schema in use could not be asked for again.
+    is_stale: bool,
 }
 
 impl Task {
@@ -50,7 +62,8 @@ impl Task {
         (waits, refresh): (bool, Duration),
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { source, waits, refresh, metrics, wanted: None, kept: HashMap::new(), logged: None }
+        let (wanted, kept, logged, is_stale) = (None, HashMap::new(), None, false);
+        Self { source, waits, refresh, metrics, wanted, kept, logged, is_stale }
     }
 
     /// Works until the relay has ended.
@@ -61,14 +74,25 @@ impl Task {
                 biased;
                 wanted = wants.recv() => match wanted {
                     None => return,
-                    Some(schema) => self.wanted = Some((schema, Instant::now(), 0)),
+                    Some(wanted) => self.want(wanted),
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    if self.ask(&found).await.is_err() {
-                        return;
+                    for learned in self.ask().await {
+                        if found.send(learned).is_err() {
+                            return;
+                        }
                     }
                 }
             }
+        }
+    }
+
+    fn want(&mut self, wanted: Option<SchemaRef>) {
+        self.wanted = wanted.map(|schema| (schema, Instant::now(), 0));
+        if self.wanted.is_none() {
+            // Nothing waits any more.
+            self.logged = None;
+            self.metrics.set_schema_trouble(None);
         }
     }
 
@@ -78,64 +102,68 @@ impl Task {
         wanted.into_iter().chain(self.kept.values().map(|kept| kept.again)).min()
     }
 
-    /// Asks for what is due: first what the relay waits for. Fails once the relay has ended.
-    async fn ask(&mut self, found: &UnboundedSender<Learned>) -> Result<(), ()> {
+    /// Asks for what is due: first what the relay waits for.
+    async fn ask(&mut self) -> Vec<Learned> {
         let now = Instant::now();
-        let learned = match self.wanted.take() {
+        match self.wanted.take() {
             Some((schema, at, times)) if at <= now => self.ask_wanted(schema, times).await,
             wanted => {
                 self.wanted = wanted;
                 self.ask_again(now).await
             }
-        };
-        learned.map_or(Ok(()), |learned| found.send(learned).map_err(drop))
+        }
     }
 
-    async fn ask_wanted(&mut self, schema: SchemaRef, times: u32) -> Option<Learned> {
-        let (answer, wait) = match self.get(&schema).await {
+    async fn ask_wanted(&mut self, schema: SchemaRef, times: u32) -> Vec<Learned> {
+        let (learned, again) = match self.get(&schema).await {
             Ok(Known::Missing(why)) if self.waits => {
                 let text = format!("the schema registry does not have {schema}: {why}");
-                self.fails(&schema, &text);
-                (None, MISSING_AGAIN)
+                self.waits_for(Wait::Missing, &schema, &text);
+                (Vec::new(), MISSING_AGAIN)
             }
             Ok(known) => {
                 self.answers();
-                self.keep(&schema, &known);
-                return Some(Learned::Schema(schema, Some(known)));
+                let mut learned = self.keep(&schema, &known);
+                learned.push(Learned::Schema(schema, Some(known)));
+                return learned;
             }
             Err(failure) => {
-                let denied = matches!(failure, Failure::Denied(_));
+                let is_denied = matches!(failure, Failure::Denied(_));
+                let wait = if is_denied { Wait::Denied } else { Wait::Unavailable };
                 let text = format!("{schema} cannot be read from the schema registry: {failure}");
-                self.fails(&schema, &text);
-                let answer = denied.then(|| Learned::Denied(failure.to_string()));
-                (answer, (AGAIN[0] * 2_u32.saturating_pow(times.min(10))).min(AGAIN[1]))
+                self.waits_for(wait, &schema, &text);
+                let learned = is_denied.then(|| Learned::Denied(failure.to_string()));
+                let again = AGAIN[0] * 2_u32.saturating_pow(times.min(10));
+                (learned.into_iter().collect(), again.min(AGAIN[1]))
             }
         };
-        self.wanted = Some((schema, Instant::now() + wait, times.saturating_add(1)));
-        answer
+        self.wanted = Some((schema, Instant::now() + again, times.saturating_add(1)));
+        learned
     }
 
     /// Asks again for what is the longest due: a latest version, or a schema that was missing, for which the relay
     /// asks itself if it is needed.
-    async fn ask_again(&mut self, now: Instant) -> Option<Learned> {
+    async fn ask_again(&mut self, now: Instant) -> Vec<Learned> {
         let due = self.kept.iter().filter(|(_, kept)| kept.again <= now);
-        let (schema, _) = due.min_by_key(|(_, kept)| kept.again)?;
+        let Some((schema, _)) = due.min_by_key(|(_, kept)| kept.again) else { return Vec::new() };
         let schema = schema.clone();
-        let before = self.kept.remove(&schema)?.known;
+        let Some(Kept { known: before, .. }) = self.kept.remove(&schema) else { return Vec::new() };
         if matches!(before, Known::Missing(_)) {
-            return Some(Learned::Schema(schema, None));
+            return vec![Learned::Schema(schema, None)];
         }
-        match self.get(&schema).await {
-            Ok(Known::Missing(_)) => Some(Learned::Schema(schema, None)),
+        let answer = self.get(&schema).await;
+        self.note_stale(&schema, answer.as_ref().err());
+        match answer {
+            Ok(Known::Missing(_)) => vec![Learned::Schema(schema, None)],
             Ok(known) => {
-                self.keep(&schema, &known);
-                (known != before).then_some(Learned::Schema(schema, Some(known)))
+                let mut learned = self.keep(&schema, &known);
+                if known != before {
+                    learned.push(Learned::Schema(schema, Some(known)));
+                }
+                learned
             }
             // What is known stays in use.
-            Err(_) => {
-                self.keep(&schema, &before);
-                None
-            }
+            Err(_) => self.keep(&schema, &before),
         }
     }
 
@@ -153,33 +181,51 @@ impl Task {
         answer
     }
 
-    /// Keeps what may change.
-    fn keep(&mut self, schema: &SchemaRef, known: &Known) {
+    /// Keeps what may change. What there is no room for is to be asked for again when it is needed.
+    fn keep(&mut self, schema: &SchemaRef, known: &Known) -> Vec<Learned> {
         let again = match (schema, known) {
             (_, Known::Missing(_)) => MISSING_AGAIN,
-            (SchemaRef::Version(_, None), _) => self.refresh,
-            _ => return,
+            (SchemaRef::Version(_, None), _) | (_, Known::Unusable(_)) => self.refresh,
+            _ => return Vec::new(),
         };
-        if self.kept.len() >= LATEST_MAX {
-            self.kept.clear();
-        }
         let again = Instant::now() + again;
         self.kept.insert(schema.clone(), Kept { known: known.clone(), again });
+        if self.kept.len() <= KEPT_MAX {
+            return Vec::new();
+        }
+        let first = self.kept.iter().min_by_key(|(_, kept)| kept.again);
+        let first = first.map(|(schema, _)| schema.clone());
+        self.kept.retain(|schema, _| Some(schema) != first.as_ref());
+        first.map(|schema| Learned::Schema(schema, None)).into_iter().collect()
     }
 
-    /// Shows why the relay waits, and logs each reason once.
-    fn fails(&mut self, schema: &SchemaRef, text: &str) {
-        if self.logged.as_deref() != Some(text) {
-            tracing::warn!(%schema, reason = text, "an event waits for its schema; asking the registry again");
-            self.logged = Some(text.to_owned());
+    /// Shows why an event waits, and logs each kind of reason once in some minutes.
+    fn waits_for(&mut self, wait: Wait, schema: &SchemaRef, reason: &str) {
+        let now = Instant::now();
+        if self.logged.is_none_or(|(kind, at)| kind != wait || now - at >= LOG_AGAIN) {
+            tracing::warn!(%schema, reason, "an event waits for its schema; asking the registry again");
+            self.logged = Some((wait, now));
         }
-        self.metrics.set_schema_trouble(Some(text));
+        self.metrics.set_schema_trouble(Some(reason));
     }
 
     fn answers(&mut self) {
         if self.logged.take().is_some() {
-            tracing::info!("the schema registry has what was waited for");
+            tracing::info!("the schema registry answers again");
         }
         self.metrics.set_schema_trouble(None);
+    }
+
+    /// Logs that what is in use cannot be asked for again, and that it can.
+    fn note_stale(&mut self, schema: &SchemaRef, failure: Option<&Failure>) {
+        match (std::mem::replace(&mut self.is_stale, failure.is_some()), failure) {
+            (false, Some(failure)) => tracing::warn!(
+                %schema,
+                reason = %failure,
+                "cannot ask for the latest schemas; keeping those that are known"
+            ),
+            (true, None) => tracing::info!("the latest schemas are read again"),
+            _ => {}
+        }
     }
 }

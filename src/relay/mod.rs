@@ -15,8 +15,7 @@ mod trail;
 
 pub use driver::{CommitLimits, Relay, StateSettings};
 pub use run_result::{RelayError, RelaySettings, Summary, Until};
-pub(crate) use schemas::Asking;
-pub use schemas::{Learned, Schemas};
+pub use schemas::{Asking, Learned, Schemas};
 pub use stop::{StopHandle, stop_channel};
 #[doc(inline)]
 pub use walpost_core::relay::{Core, Counters, Halt};

@@ -8,14 +8,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use walpost::Lsn;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
-use walpost::record::{Policies, Policy};
-use walpost::record::{RecordConfig, Router};
+use walpost::record::Policies;
+use walpost::record::{Known, RecordConfig, Router, SchemaChoice, SchemaKind, ValueEncoding};
 use walpost::relay::{
-    CommitLimits, Relay, RelayError, RelaySettings, StateSettings, StopHandle, Summary, Until,
-    stop_channel,
+    Asking, CommitLimits, Learned, Relay, RelayError, RelaySettings, Schemas, StateSettings,
+    StopHandle, Summary, Until, stop_channel,
 };
 use walpost::source::{CatchUp, SlotError, SourceError};
 use walpost::state::ConfiguredLayout;
@@ -23,6 +23,7 @@ use walpost_core::relay::Core;
 
 use crate::broker::SimSink;
 use crate::feed::SimSource;
+use crate::schedule::Schedule;
 use crate::state_topic::SimStore;
 use crate::trace::{Exit, TraceEvent};
 use crate::wal::{Event, OUTBOXES, PARTITIONS, Poison, relation};
@@ -203,7 +204,7 @@ async fn run(
     let (core, settings, catch_up, state) = {
         let world = world.lock();
         let drain_timeout = Duration::from_millis(world.schedule.drain_timeout_ms);
-        let core = core(world.schedule.budget_bytes, world.schedule.policy);
+        let core = core(&world.schedule);
         let catch_up = world.schedule.threshold.map(CatchUp::above).unwrap_or_default();
         let settings = RelaySettings { drain_timeout, until: life.until, owns_thread: false };
         let state = world.schedule.state_topic.then(|| CommitLimits {
@@ -223,6 +224,13 @@ async fn run(
             relay.with_state(store, state_settings(commits, world.lock().layout))
         }
     };
+    let relay = if world.lock().schedule.registry_ms.is_some() {
+        let (schemas, asking) = Schemas::new(relay.metrics());
+        tokio::spawn(registry(world.clone(), asking));
+        relay.with_schemas(schemas)
+    } else {
+        relay
+    };
     let mut relay = Box::pin(relay.run());
     let ended = tokio::select! {
         biased;
@@ -233,6 +241,28 @@ async fn run(
     };
     drop(relay);
     ended.map_or(Exit::Killed, exit_of)
+}
+
+/// Answers for as long as the relay asks: late, for what it wants at last, and not for ever.
+async fn registry(world: Shared, (mut wants, found): Asking) {
+    let within = || {
+        let mut world = world.lock();
+        let longest = world.schedule.registry_ms.filter(|_| !world.calm).unwrap_or_default();
+        Duration::from_millis(world.rng.u64(0..=longest))
+    };
+    while let Some(mut wanted) = wants.recv().await {
+        // What is wanted meanwhile replaces it.
+        while let Ok(Some(newer)) = timeout(within(), wants.recv()).await {
+            wanted = newer;
+        }
+        let Some(schema) = wanted else { continue };
+        let known = Known::Schema { id: 7, kind: SchemaKind::Avro, has_rules: false };
+        let _ = found.send(Learned::Schema(schema.clone(), Some(known)));
+        if within() > Duration::from_millis(100) {
+            sleep(within()).await;
+            let _ = found.send(Learned::Schema(schema, None));
+        }
+    }
 }
 
 /// Polls the relay, at most this many times while faults are injected.
@@ -340,7 +370,8 @@ fn state_settings(commits: CommitLimits, layout: u8) -> StateSettings {
     }
 }
 
-fn core(budget_bytes: u64, policy: Policy) -> Core {
+fn core(schedule: &Schedule) -> Core {
+    let Schedule { budget_bytes, policy, registry_ms, .. } = *schedule;
     let tables = (0..OUTBOXES).map(|at| TableName::from(&relation(at))).collect();
     let outbox = Outbox::new(OutboxConfig {
         tables,
@@ -348,7 +379,10 @@ fn core(budget_bytes: u64, policy: Policy) -> Core {
         message_prefix: Some("outbox".into()),
         ..OutboxConfig::default()
     });
-    let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));
+    let subject = || "{topic}-value".parse().expect("a template");
+    let framed = registry_ms.map(|_| ValueEncoding::Frame(SchemaChoice::Version(subject(), None)));
+    let config = RecordConfig::to("t.{aggregate_type}".parse().expect("a template"));
+    let router = Router::new(RecordConfig { encoding: framed, ..config });
     let policies = Policies {
         too_large: policy,
         missing_field: policy,

@@ -58,6 +58,9 @@ pub(crate) struct Schedule {
     pub(crate) limit: usize,
     /// How often a streaming session reads the slot's metrics.
     pub(crate) observes_ms: u64,
+    /// How long a schema registry may take for an answer, and about after which time it forgets that; if values
+    /// have schemas.
+    pub(crate) registry_ms: Option<u64>,
 }
 
 impl Schedule {
@@ -113,6 +116,7 @@ impl Schedule {
             threshold: (rng.u8(0..4) > 0).then_some(threshold),
             limit: [1, 10, 100, 5000][rng.usize(0..4)],
             observes_ms: [20, 100, 1000, 5000][rng.usize(0..4)],
+            registry_ms: (rng.u8(0..4) == 0).then(|| [5, 300, 5000][rng.usize(0..3)]),
         }
     }
 }

@@ -418,6 +418,7 @@ impl Core {
     }
 
     fn end_session(&mut self) {
+        self.wanted_schema = None;
         let has_part = self.is_within_produced();
         let open = self.transaction.take();
         if matches!(self.phase, Phase::Halting { .. }) {

@@ -98,7 +98,11 @@ impl ReplayState {
 impl<P: Source> Relay<P> {
     /// Has the suspect tried again if nothing to probe with was found in time.
     pub(super) fn check_probing(&mut self) {
-        let positions = (self.core.resume_at(), self.session.flushed);
+        let mut positions = (self.core.resume_at(), self.session.flushed);
+        if self.core.wanted_schema().is_some() {
+            // Nothing more is read until it is learned.
+            positions.0 = positions.0.max(positions.1);
+        }
         if self.replay.ends_probing(self.core.looks_for_probe(), positions, Instant::now()) {
             self.core.end_probing();
         }

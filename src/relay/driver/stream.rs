@@ -130,7 +130,9 @@ impl<P: Source> Relay<P> {
                 }
             }
             let reading = held.is_none() && self.core.wants_input() && switch.is_none();
-            self.diagnostics.stats.reading(reading, Instant::now);
+            // Waiting for a schema is no backpressure, and has a metric of its own.
+            let is_free = reading || self.core.wanted_schema().is_some();
+            self.diagnostics.stats.reading(is_free, Instant::now);
             if let Some(duration) = batching.taken(taken + mem::take(&mut awaited), Instant::now())
                 && reading
                 && !session.is_backed_up()

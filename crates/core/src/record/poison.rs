@@ -143,7 +143,7 @@ impl Cause {
                  {aggregate_type|kebab}) or record.topics_allowed"
             }
             Self::Undecodable { .. } => "fix what writes it, or the setting that it names",
-            Self::MissingSchema { .. } => "register it, or correct registry.value_subject",
+            Self::MissingSchema { .. } => "register it, or correct what names it",
             Self::MissingTopic { .. }
             | Self::TooLarge { .. }
             | Self::Refused { .. }

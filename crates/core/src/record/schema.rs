@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::excerpt::excerpt;
 use crate::outbox::{Event, Role};
 
 use super::poison::Cause;
@@ -42,9 +43,11 @@ pub enum SchemaRef {
 impl fmt::Display for SchemaRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Version(subject, None) => write!(f, "the latest schema of subject `{subject}`"),
+            Self::Version(subject, None) => {
+                write!(f, "the latest schema of subject `{}`", excerpt(subject))
+            }
             Self::Version(subject, Some(version)) => {
-                write!(f, "version {version} of subject `{subject}`")
+                write!(f, "version {version} of subject `{}`", excerpt(subject))
             }
             Self::Id(id) => write!(f, "the schema with id {id}"),
         }
@@ -60,6 +63,8 @@ pub enum SchemaKind {
     Json,
     /// Protocol Buffers.
     Protobuf,
+    /// One that walpost does not know.
+    Other,
 }
 
 /// What a registry has.
@@ -71,6 +76,8 @@ pub enum Known {
         id: u32,
         /// Its language.
         kind: SchemaKind,
+        /// Whether it has rules for writers, such as the encryption of a field.
+        has_rules: bool,
     },
     /// It has none, for this reason.
     Missing(String),
@@ -176,7 +183,14 @@ impl SubjectTemplate {
                 }
             }
         }
-        if out.len() > SUBJECT_MAX { Err(too_long()) } else { Ok(()) }
+        match out.as_str() {
+            long if long.len() > SUBJECT_MAX => Err(too_long()),
+            "." | ".." => Err(mismatch("its subject is only dots, which no request can name")),
+            text if text.contains(char::is_control) => {
+                Err(mismatch("its subject has a control character"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -199,6 +213,9 @@ impl FromStr for SubjectTemplate {
             return error("it is empty");
         }
         let (mut pieces, mut columns) = (Vec::new(), Vec::<String>::new());
+        if text.contains("{topic|") {
+            return error("{topic} has no modifiers");
+        }
         for (number, part) in text.split(TOPIC).enumerate() {
             if number > 0 {
                 pieces.push(Piece::Topic);
@@ -284,17 +301,18 @@ impl Encoder {
         let choice = match &self.encoding {
             ValueEncoding::Check => {
                 let id = id_of(value).map_err(mismatch)?;
+                // Who has put the id there has applied its rules.
                 schema(&self.ids, &id, || SchemaRef::Id(id))?;
                 return Ok(value);
             }
             ValueEncoding::Frame(choice) => choice,
         };
         let (id, kind) = match choice {
-            SchemaChoice::Id(id) => schema(&self.ids, id, || SchemaRef::Id(*id))?,
+            SchemaChoice::Id(id) => framing(&self.ids, id, || SchemaRef::Id(*id))?,
             SchemaChoice::Version(subject, version) => {
                 subject.render(topic, event, &mut self.subject)?;
                 let wanted = || SchemaRef::Version(self.subject.clone(), *version);
-                schema(&self.subjects, self.subject.as_str(), wanted)?
+                framing(&self.subjects, self.subject.as_str(), wanted)?
             }
         };
         self.framed.clear();
@@ -323,8 +341,8 @@ fn keep<K: std::hash::Hash + Eq>(all: &mut HashMap<K, Known>, key: K, known: Opt
     }
 }
 
-/// The id and the language of a schema.
-fn schema<K, Q>(
+/// The id and the language of a schema by which walpost frames values.
+fn framing<K, Q>(
     known: &HashMap<K, Known>,
     key: &Q,
     wanted: impl Fn() -> SchemaRef,
@@ -333,8 +351,28 @@ where
     K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
     Q: std::hash::Hash + Eq + ?Sized,
 {
+    let why = match schema(known, key, &wanted)? {
+        (_, SchemaKind::Other, _) => "its language is none that walpost knows",
+        (_, _, true) => {
+            "it has rules, such as the encryption of fields, which walpost does not apply"
+        }
+        (id, kind, false) => return Ok((id, kind)),
+    };
+    Err(mismatch(format!("{}: {why}", wanted())).into())
+}
+
+/// The id and the language of a schema, and whether it has rules.
+fn schema<K, Q>(
+    known: &HashMap<K, Known>,
+    key: &Q,
+    wanted: impl Fn() -> SchemaRef,
+) -> Result<(u32, SchemaKind, bool), Unencoded>
+where
+    K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
+    Q: std::hash::Hash + Eq + ?Sized,
+{
     match known.get(key) {
-        Some(Known::Schema { id, kind }) => Ok((*id, *kind)),
+        Some(Known::Schema { id, kind, has_rules }) => Ok((*id, *kind, *has_rules)),
         Some(Known::Missing(why)) => {
             let (schema, why) = (wanted().to_string(), why.clone());
             Err(Cause::MissingSchema { schema, why }.into())
@@ -372,7 +410,7 @@ mod tests {
     use crate::record::route::tests::event;
 
     fn avro(id: u32) -> Known {
-        Known::Schema { id, kind: SchemaKind::Avro }
+        Known::Schema { id, kind: SchemaKind::Avro, has_rules: false }
     }
 
     fn frame(subject: &str) -> Encoder {
@@ -398,8 +436,8 @@ mod tests {
         encoder.learn(wanted.clone(), Some(avro(0x0102_0304)));
         let framed = encoder.encode(b"xyz", "t", &event()).expect("a schema");
         assert_eq!(framed, b"\0\x01\x02\x03\x04xyz");
-        let kind = SchemaKind::Protobuf;
-        encoder.learn(wanted.clone(), Some(Known::Schema { id: 7, kind }));
+        let (kind, has_rules) = (SchemaKind::Protobuf, false);
+        encoder.learn(wanted.clone(), Some(Known::Schema { id: 7, kind, has_rules }));
         let framed = encoder.encode(b"", "t", &event()).expect("a schema");
         assert_eq!(framed, b"\0\0\0\0\x07\0");
         encoder.learn(wanted, None);
@@ -435,6 +473,25 @@ mod tests {
     }
 
     #[test]
+    fn schema_with_rules_is_for_those_who_apply_them() {
+        let with = |kind, has_rules| Some(Known::Schema { id: 7, kind, has_rules });
+        for (kind, has_rules) in [(SchemaKind::Avro, true), (SchemaKind::Other, false)] {
+            for choice in
+                [SchemaChoice::Id(7), SchemaChoice::Version("s".parse().expect("s"), None)]
+            {
+                let mut framing = Encoder::new(ValueEncoding::Frame(choice));
+                framing.learn(SchemaRef::Id(7), with(kind, has_rules));
+                framing.learn(SchemaRef::Version("s".to_owned(), None), with(kind, has_rules));
+                let cause = cause(framing.encode(b"x", "t", &event()));
+                assert_eq!(cause.key(), "schema_mismatch", "{cause}");
+            }
+            let mut check = Encoder::new(ValueEncoding::Check);
+            check.learn(SchemaRef::Id(7), with(kind, has_rules));
+            assert!(check.encode(b"\0\0\0\0\x07", "t", &event()).is_ok());
+        }
+    }
+
+    #[test]
     fn what_is_known_and_a_subject_are_bounded() {
         let mut encoder = frame("{aggregate_type}");
         for number in 0..3_000 {
@@ -455,7 +512,13 @@ mod tests {
             let template: SubjectTemplate = text.parse().expect("a template");
             assert_eq!((template.of_all(), template.to_string().as_str()), (of_all, text));
         }
-        for wrong in ["", "{topic", "{topic|lower}x\n", "a\tb"] {
+        for (odd, part) in [("..", "dots"), ("a\nb", "control")] {
+            let mut event = event();
+            event.aggregate_type = Some(Cow::Borrowed(odd.as_bytes()));
+            let cause = cause(frame("{aggregate_type}").encode(b"", "t", &event));
+            assert!(cause.key() == "schema_mismatch" && cause.to_string().contains(part));
+        }
+        for wrong in ["", "{topic", "{topic|lower}", "a\tb"] {
             assert!(wrong.parse::<SubjectTemplate>().is_err(), "{wrong}");
         }
     }
