@@ -107,9 +107,9 @@ metrics! {
     DROPPED_HEADERS = Counter "walpost_dropped_headers_total" []
         "Headers of rows that were dropped because their names are reserved or there already, or because the destination cannot have them. Replayed events count again.";
     COMMIT_TO_ACK = Histogram "walpost_commit_to_ack_seconds" []
-        "Time from an event's commit in PostgreSQL to the destination's acknowledgement. Compares the clocks of two machines.";
+        "Time from an event's commit in PostgreSQL to the destination's acknowledgement. Compares the clocks of two machines. Kafka's client is asked for acknowledgements every 4 ms at most, so the consumer has the event that much earlier.";
     BROKER_ACK = Histogram "walpost_broker_ack_seconds" []
-        "Time from handing a record to the destination's client to the acknowledgement.";
+        "Time from handing a record to the destination's client to the acknowledgement, with the same delay.";
     OLDEST_UNCONFIRMED = Gauge "walpost_oldest_unconfirmed_commit_timestamp_seconds" []
         "Commit time of the oldest transaction that was received and is not fully delivered; 0 if there is none. Transactions that were not received yet are not included: see walpost_slot_lag_bytes.";
     LAST_RECEIVED_TIMESTAMP = Gauge "walpost_last_received_timestamp_seconds" []
