@@ -61,7 +61,9 @@ pub(crate) async fn check(config: &Config, offline: bool, findings: &mut Finding
     };
     findings.add(match client::ask(&registry, &schema).await {
         Ok(Known::Schema { has_rules: true, .. }) => unusable(&schema, "it has rules for writers"),
-        Ok(Known::Schema { kind: SchemaKind::Other, .. }) => unusable(&schema, "its language"),
+        Ok(Known::Schema { kind: SchemaKind::Other, .. }) => {
+            unusable(&schema, "its language is none that walpost knows")
+        }
         Ok(Known::Schema { id, .. }) => {
             Finding::ok((SUBJECT, "registry"), format!("it has {schema}: id {id}"))
         }
@@ -76,7 +78,7 @@ pub(crate) async fn check(config: &Config, offline: bool, findings: &mut Finding
 }
 
 fn unusable(schema: &SchemaRef, why: &str) -> Finding {
-    let text = format!("{schema}: {why}, so walpost cannot use it");
+    let text = format!("walpost cannot use {schema}: {why}");
     Finding::error((SUBJECT, "registry_schema_unusable"), text)
         .why("no event can be published")
         .advice("name another schema: registry.value_subject, registry.value_id")
