@@ -79,7 +79,7 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 	cargo clippy $(OUTBOX) --all-targets --all-features -- -D warnings
 	cargo clippy --package walpost-instructions --all-targets -- -D warnings
 	@# Users build without the features of the tests, and some targets build the test bed alone.
-	cargo check --package walpost
+	cargo clippy --package walpost -- -D warnings
 	cargo check --package walpost-bed
 	RUSTDOCFLAGS=-Dwarnings cargo doc $(PROGRAM) --no-deps
 	RUSTDOCFLAGS=-Dwarnings cargo doc --package walpost-outbox --all-features --no-deps
