@@ -84,14 +84,14 @@ async fn get_from(
     path: &str,
 ) -> Result<(StatusCode, Bytes), Failure> {
     let failed = |error: &(dyn std::error::Error + 'static)| Failure::Unavailable(chain(error));
-    let server = (&*url.host, url.port);
+    let server = (&*url.server.host, url.server.port);
     let stream = dial(server).await;
-    let tls = url.tls.then_some(&config.tls);
+    let tls = url.server.tls.then_some(&config.tls);
     let stream = secured(stream.map_err(unreachable)?, server, tls).await.map_err(unreachable)?;
     let opened = handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = opened.map_err(|error| failed(&error))?;
     let mut request = Request::get(format!("{}{path}", url.path))
-        .header(HOST, &url.authority)
+        .header(HOST, &url.server.authority)
         .header(ACCEPT, MEDIA_TYPES);
     if let Some(authorization) = &config.authorization {
         let mut value = HeaderValue::from_str(authorization.expose_secret())

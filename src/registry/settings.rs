@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use hyper::Uri;
-use hyper::header::HeaderValue;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use crate::config::{Config, ConfigError, Setting, duration};
+use crate::config::{Config, ConfigError, Setting};
 use crate::destination::parts::dial::Tls;
-use crate::destination::parts::settings::tls_files;
+use crate::destination::parts::http_server::HttpServer;
+use crate::destination::parts::settings::{positive, tls_files};
 use crate::destination::parts::url;
 
 /// The registry.
@@ -29,7 +29,8 @@ pub(crate) struct RegistryConfig {
 impl RegistryConfig {
     /// An address to which credentials are sent without TLS, on another machine.
     pub(super) fn exposed(&self) -> Option<String> {
-        let is_open = |url: &&RegistryUrl| !url.tls && !url::is_this_machine(&url.host);
+        let is_open =
+            |url: &&RegistryUrl| !url.server.tls && !url::is_this_machine(&url.server.host);
         self.authorization.as_ref().and(self.urls.iter().find(is_open)).map(RegistryUrl::address)
     }
 }
@@ -37,11 +38,7 @@ impl RegistryConfig {
 /// An address of the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RegistryUrl {
-    pub(super) tls: bool,
-    pub(super) host: String,
-    pub(super) port: u16,
-    /// The header `host`.
-    pub(super) authority: HeaderValue,
+    pub(super) server: HttpServer,
     /// The path before those of the interface, without `/` at its end.
     pub(super) path: String,
 }
@@ -51,35 +48,16 @@ impl RegistryUrl {
     fn parse(text: &str) -> Result<Self, String> {
         let form = "it is not of the form https://host[:port][/path]";
         let uri: Uri = text.parse().map_err(|_| form)?;
-        let tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(form.to_owned()),
-        };
-        let authority = uri.authority().ok_or(form)?;
-        if authority.as_str().contains('@') {
-            return Err("it contains a login: set registry.authorization".to_owned());
-        }
+        let server = HttpServer::of(&uri, form, "registry.authorization")?;
         if uri.query().is_some() || text.contains('#') {
             return Err("it has a query or a fragment".to_owned());
         }
-        let after_host = authority.as_str().strip_prefix(authority.host()).ok_or(form)?;
-        let port = match after_host.strip_prefix(':') {
-            None => Some(if tls { 443 } else { 80 }),
-            Some(port) => port.parse().ok().filter(|port| *port > 0),
-        };
-        Ok(Self {
-            tls,
-            host: authority.host().trim_matches(['[', ']']).to_owned(),
-            port: port.ok_or("its port is not a number from 1 to 65535")?,
-            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| form)?,
-            path: uri.path().trim_end_matches('/').to_owned(),
-        })
+        Ok(Self { server, path: uri.path().trim_end_matches('/').to_owned() })
     }
 
     /// Host and port, for messages.
     pub(super) fn address(&self) -> String {
-        url::address(&self.host, self.port)
+        self.server.address()
     }
 }
 
@@ -97,7 +75,7 @@ pub(crate) fn registry_config(config: &Config) -> Result<RegistryConfig, ConfigE
     let urls = urls.map_err(|error| invalid(Setting::REGISTRY_URL, &error))?;
     let files =
         [Setting::REGISTRY_CA_FILE, Setting::REGISTRY_CERT_FILE, Setting::REGISTRY_KEY_FILE];
-    let is_tls = urls.iter().any(|url| url.tls);
+    let is_tls = urls.iter().any(|url| url.server.tls);
     let tls = tls_files(config, files, (is_tls, "write https:// in registry.url"))?;
     let authorization = config.current(Setting::REGISTRY_AUTHORIZATION)?;
     let is_header = |text: &SecretString| {
@@ -112,15 +90,9 @@ pub(crate) fn registry_config(config: &Config) -> Result<RegistryConfig, ConfigE
         urls,
         tls,
         authorization,
-        timeout: values.parsed(Setting::REGISTRY_TIMEOUT, time)?,
-        refresh: values.parsed(Setting::REGISTRY_REFRESH, time)?,
+        timeout: values.parsed(Setting::REGISTRY_TIMEOUT, positive)?,
+        refresh: values.parsed(Setting::REGISTRY_REFRESH, positive)?,
     })
-}
-
-/// A duration that is not zero.
-fn time(text: &str) -> Result<Duration, String> {
-    let duration = duration(text)?;
-    if duration.is_zero() { Err("it is 0".to_owned()) } else { Ok(duration) }
 }
 
 #[cfg(test)]
@@ -145,7 +117,7 @@ mod tests {
         );
         let config = config.expect("valid");
         let registry = registry_config(&config).expect("it can be used");
-        let of = |url: &RegistryUrl| (url.tls, url.address(), url.path.clone());
+        let of = |url: &RegistryUrl| (url.server.tls, url.address(), url.path.clone());
         let urls: Vec<_> = registry.urls.iter().map(of).collect();
         assert_eq!(urls[0], (true, "a:8081".to_owned(), "/apis/ccompat/v7".to_owned()));
         assert_eq!(urls[1], (false, "[::1]:80".to_owned(), String::new()));

@@ -1,13 +1,11 @@
 //! The settings of an HTTP endpoint, as valid values.
 
-use std::time::Duration;
-
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::config::Kind::{Duration as Time, Number, Text};
-use crate::config::{self, Config, ConfigError, Declared, Setting, declare_settings, row};
+use crate::config::{Config, ConfigError, Declared, Setting, declare_settings, row};
 use crate::destination::http::{HttpConfig, HttpUrl, Signers};
-use crate::destination::parts::settings::{check_too_large, tls_files};
+use crate::destination::parts::settings::{check_too_large, positive, tls_files};
 use crate::record::Policy;
 
 /// `[http]`
@@ -36,11 +34,11 @@ declare_settings! {
     TIMEOUT = row("http.timeout", Time, "How long an answer may take. Accepts `ms`, `s` and `min`.")
         .details("Then the event is sent again.")
         .variable().default("30s")
-        .valid_if(|text| duration(text).map(drop));
+        .valid_if(|text| positive(text).map(drop));
     GIVE_UP_AFTER = row("http.give_up_after", Time, "After which time an event that is always answered 5xx, 408, 421, 423, 424 or 425, or not within `http.timeout`, counts as rejected (`poison.refused`), if others are accepted. Accepts `s`, `min` and `h`.")
         .details("Without it, the event is sent again until the endpoint takes it. See [answers](http.md#answers).")
         .variable()
-        .valid_if(|text| duration(text).map(drop));
+        .valid_if(|text| positive(text).map(drop));
     CA_FILE = row("http.ca_file", Text, "PEM file of the authorities that sign the server's certificate, for `https://`. Without it, those of the operating system.")
         .variable();
     CERT_FILE = row("http.cert_file", Text, "PEM file of walpost's own certificate, for an `https://` server that verifies its clients. Read again at each connect.")
@@ -87,8 +85,8 @@ pub(crate) fn http_config(config: &Config) -> Result<HttpConfig, ConfigError> {
         signers: signers.unwrap_or_default(),
         authorization,
         lanes: values.parsed(LANES, lanes)?,
-        timeout: values.parsed(TIMEOUT, duration)?,
-        give_up_after: values.optional(GIVE_UP_AFTER, duration)?,
+        timeout: values.parsed(TIMEOUT, positive)?,
+        give_up_after: values.optional(GIVE_UP_AFTER, positive)?,
         waits_for_topic: config.poison.missing_topic.is_none(),
         dead_letters: config.poison.dead_letter_topic.clone(),
     })
@@ -100,14 +98,10 @@ fn lanes(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| format!("`{text}` is not a number of lanes, 1 to 1024"))
 }
 
-/// A duration that is not zero.
-fn duration(text: &str) -> Result<Duration, String> {
-    let duration = config::duration(text)?;
-    if duration.is_zero() { Err("it is 0".to_owned()) } else { Ok(duration) }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::config::of_toml;
 

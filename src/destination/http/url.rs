@@ -3,6 +3,7 @@
 use hyper::Uri;
 use hyper::header::HeaderValue;
 
+use crate::destination::parts::http_server::HttpServer;
 use crate::destination::parts::url;
 
 /// What stands for the record's topic.
@@ -37,15 +38,7 @@ impl HttpUrl {
         }
         // A topic has only letters, digits, `.`, `_` and `-`.
         let uri: Uri = text.replace(TOPIC, "topic").parse().map_err(|_| form)?;
-        let tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(form.to_owned()),
-        };
-        let authority = uri.authority().ok_or(form)?;
-        if authority.as_str().contains('@') {
-            return Err("it contains a login: put `Basic …` into http.authorization".to_owned());
-        }
+        let server = HttpServer::of(&uri, form, "http.authorization")?;
         let (scheme, rest) = text.split_once("://").ok_or(form)?;
         debug_assert!(scheme.len() <= 5);
         let start = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -57,19 +50,8 @@ impl HttpUrl {
         if target.replace(TOPIC, "").contains(['{', '}']) {
             return Err("its only placeholder is {topic}".to_owned());
         }
-        let after_host = authority.as_str().strip_prefix(authority.host()).ok_or(form)?;
-        let port = match after_host.strip_prefix(':') {
-            None => Some(if tls { 443 } else { 80 }),
-            Some(port) => port.parse().ok().filter(|port| *port > 0),
-        };
-        let port = port.ok_or("its port is not a number from 1 to 65535")?;
-        Ok(Self {
-            tls,
-            host: authority.host().trim_matches(['[', ']']).to_owned(),
-            port,
-            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| form)?,
-            target,
-        })
+        let HttpServer { tls, host, port, authority } = server;
+        Ok(Self { tls, host, port, authority, target })
     }
 
     /// Whether each topic has a URL of its own.

@@ -11,6 +11,7 @@ pub(crate) mod claims;
 pub(crate) mod delays;
 pub(crate) mod dial;
 mod failure;
+pub(crate) mod http_server;
 pub(crate) mod keyed;
 pub(crate) mod link;
 pub(crate) mod linked;

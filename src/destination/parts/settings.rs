@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, ConfigError, Setting};
+use crate::config::{self, Config, ConfigError, Setting};
 use crate::destination::parts::Reread;
 use crate::destination::parts::dial::Tls;
 use crate::record::Policy;
@@ -27,6 +27,12 @@ pub(crate) fn reread<T: 'static>(
 ) -> Reread<T> {
     let config = config.clone();
     Reread::new(move || read(&config).map_err(|error| error.to_string()))
+}
+
+/// A duration that is not zero.
+pub(crate) fn positive(text: &str) -> Result<Duration, String> {
+    let duration = config::duration(text)?;
+    if duration.is_zero() { Err("it is 0".to_owned()) } else { Ok(duration) }
 }
 
 /// A dead letter is no smaller than its event.
